@@ -51,9 +51,9 @@ pub mod wait;
 mod watch;
 mod whoami;
 
-use crate::failure::Failure;
 use crate::handover::{self, AGENT, QUORUM};
-use crate::session::Session;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::session::Session;
 use lattice_cli_syntax::args::Command;
 use lattice_cli_syntax::args::admin::{Admin, AdminCommand};
 use lattice_cli_syntax::args::gossip::GossipCommand;

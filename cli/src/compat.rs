@@ -1,6 +1,6 @@
 //! The site's names: reads `lattice-compat.yaml`.
 
-use crate::failure::Failure;
+use lattice_cli_session::failure::Failure;
 use lattice_cli_syntax::compat::Compat;
 use std::io::ErrorKind;
 use std::path::PathBuf;

@@ -2,13 +2,13 @@
 //! A submission is also converted as the agent does it, because the agent may refuse it.
 
 use crate::command::{session, vcluster};
-use crate::failure::{Exit, Failure};
-use crate::output::{Format, Width};
-use crate::request::{self, Program, Surroundings};
-use crate::settings::Settings;
 use clap::Parser;
 use clap::error::ErrorKind;
 use lattice_api::v1;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::output::{Format, Width};
+use lattice_cli_session::request::{self, Program, Surroundings};
+use lattice_cli_session::settings::Settings;
 use lattice_cli_syntax::args::admin::AdminCommand;
 use lattice_cli_syntax::args::role::{RoleAdmin, RoleCommand};
 use lattice_cli_syntax::args::submit::Submit;

@@ -1,7 +1,7 @@
 //! Commands of other programs: `dev` and `doctor` belong to the agent; the commands for the certificate authority's key
 //! and for backups belong to a member. This process becomes that program.
 
-use crate::failure::Failure;
+use lattice_cli_session::failure::Failure;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::process::Command;

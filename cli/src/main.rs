@@ -11,59 +11,25 @@
 // `eprintln!` panics when stderr is closed: see `message`.
 #![deny(clippy::print_stderr)]
 
-mod cluster_screen;
-mod colour;
 mod command;
 mod compat;
 #[cfg(test)]
 mod documented;
-mod exits;
-mod failure;
-mod feeder;
-mod follow;
 mod handover;
-mod interrupts;
-mod keyboard;
-mod label;
-mod last;
-mod last_stderr;
-mod linked;
-mod listing;
-mod local_clock;
-mod login;
-mod message;
-mod node_list;
-mod operator;
-mod output;
-mod progress;
-mod rank_files;
-mod received;
-mod redirection;
 #[cfg(test)]
 mod reference;
-mod request;
-mod retries;
-mod session;
-mod settings;
-mod shown;
 mod slurm;
-mod table;
-mod tasks;
-mod terminal;
-mod typist;
-mod waiting;
-mod watch;
 
 use clap::{Parser, ValueEnum};
 use command::{completion, mpi_launcher};
-use failure::Failure;
 use handover::{AGENT, QUORUM};
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::session::Session;
 use lattice_cli_syntax::args::dag::{Dag, DagCommand};
 use lattice_cli_syntax::args::output::Output;
 use lattice_cli_syntax::args::{Cli, Command, Global};
 use lattice_cli_syntax::later::Later;
 use lattice_cli_syntax::mistyped;
-use session::Session;
 use std::ffi::OsString;
 use std::process::ExitCode;
 

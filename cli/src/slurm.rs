@@ -23,9 +23,9 @@ mod sstat;
 mod submitting;
 mod surroundings;
 
-use crate::failure::Failure;
-use crate::message;
-use crate::session::Session;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::message;
+use lattice_cli_session::session::Session;
 use lattice_cli_syntax::args::Global;
 pub use lattice_slurm::commands::COMMANDS;
 use std::ffi::OsString;

@@ -41,6 +41,11 @@ impl Binaries {
         self.dir.join("lattice-lab")
     }
 
+    /// The program that measures and simulates: package `lattice-lab-bench`.
+    pub fn bench(&self) -> PathBuf {
+        self.dir.join("lattice-lab-bench")
+    }
+
     /// Their build profile, from the directory's name: `debug`, `release`.
     pub fn profile(&self) -> String {
         self.dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
@@ -51,6 +56,12 @@ impl Binaries {
     pub fn build(&self) -> Result<()> {
         let packages = NEEDED.map(|(package, _)| package);
         self.build_with(packages.into_iter().chain(ALSO_BUILT).flat_map(|package| ["-p", package]))
+    }
+
+    /// Builds the program that measures, with all others, so that no package is compiled twice.
+    pub fn build_bench(&self) -> Result<()> {
+        let packages = NEEDED.map(|(package, _)| package);
+        self.build_with(packages.into_iter().chain(ALSO_BUILT).chain(["lattice-lab-bench"]).flat_map(|package| ["-p", package]))
     }
 
     /// The same for tests that `cargo test --workspace` built: with the features that it chose, so that nothing is

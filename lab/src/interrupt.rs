@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
@@ -28,6 +29,14 @@ pub fn came() -> Option<i32> {
     match SIGNAL.load(Ordering::Relaxed) {
         0 => None,
         signal => Some(signal),
+    }
+}
+
+/// The exit code of a program that failed: 128 and the number of the signal that interrupted it, otherwise 1.
+pub fn exit_code() -> ExitCode {
+    match came() {
+        Some(signal) => ExitCode::from(u8::try_from(128 + signal).unwrap_or(1)),
+        None => ExitCode::FAILURE,
     }
 }
 

@@ -140,7 +140,7 @@ impl Lattice {
     }
 }
 
-pub(crate) fn rows<'a>(answer: &'a Value, key: &str) -> Option<&'a Vec<Value>> {
+pub fn rows<'a>(answer: &'a Value, key: &str) -> Option<&'a Vec<Value>> {
     answer.as_array().or_else(|| answer.get(key)?.as_array())
 }
 

@@ -28,21 +28,19 @@
 //! | [`http_server`], [`http_load`] | a replica of a service, and clients that find it by its name |
 //! | [`quorum`] | members without agents, on faulty hosts, and simulated agents |
 //! | [`history`] | whether one order explains what clients saw |
-//! | [`sim`] | thousands of agents' gossip, and their fences, in virtual time |
-//! | [`replay`] | the scheduler under several weights, or beside reference schedulers, in virtual time |
 //! | [`torture`] | random faults under load, and whether every promise holds after them |
-//! | [`demo`], [`bench`] | commands for people |
-//! | `chart` | curves as SVG |
+//! | [`demo`] | a command for people |
+//! | [`bench_program`] | the program of `lab/bench`, which measures and simulates |
+//! | [`dice`] | random numbers by seed |
 
 pub mod asked;
-pub mod bench;
+pub mod bench_program;
 pub mod binaries;
 pub mod call;
-mod chart;
 pub mod cluster;
 pub mod configs;
 pub mod demo;
-mod dice;
+pub mod dice;
 pub mod down;
 pub mod endpoint;
 pub mod fabric;
@@ -64,12 +62,9 @@ pub mod ports;
 pub mod preload;
 pub mod process;
 pub mod quorum;
-mod ready_node;
-pub mod replay;
 pub mod ring;
 #[cfg(test)]
 mod settings_pages;
-pub mod sim;
 pub mod small_disks;
 pub mod streams;
 pub mod sweep;

@@ -6,10 +6,11 @@ use lattice_lab::cluster::Cluster;
 use lattice_lab::networks::{Direction, From};
 use lattice_lab::quorum::agent_process;
 use lattice_lab::{
-    asked, bench, call, demo, down, endpoint, fabric, faults, fences, gpus, http_server, interrupt, lattice, networks, replay, ring, sim,
+    asked, bench_program, call, demo, down, endpoint, fabric, faults, fences, gpus, http_server, interrupt, lattice, networks, ring,
     streams, torture, up,
 };
 use lattice_model::gpu_load::GpuLoad;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -40,13 +41,15 @@ enum Command {
     Demo(Demo),
     /// Measure Lattice, compared with other programs or lower bounds in the same run; exit code 3 when a target is
     /// missed
-    Bench(Bench),
+    #[command(disable_help_flag = true)]
+    Bench(Passed),
     /// Simulate thousands of agents in virtual time; exit code 1 when a target is missed
-    #[command(subcommand)]
-    Sim(Sim),
+    #[command(disable_help_flag = true)]
+    Sim(Passed),
     /// Run the scheduler in virtual time on a trace or on generated jobs, under several weights, or beside reference
     /// schedulers on the same jobs
-    Replay(replay::Options),
+    #[command(disable_help_flag = true)]
+    Replay(Passed),
     /// Cause random faults under a stream of jobs, heal them, and check every promise; exit code 1 when one is broken
     Torture(torture::Options),
     /// Run one rank of the work of `torture`
@@ -74,12 +77,6 @@ enum Command {
     /// Be some of the simulated agents of `bench scale`
     #[command(hide = true)]
     SimulatedAgents(agent_process::Options),
-    /// Run what `bench telemetry` measures
-    #[command(hide = true)]
-    PingPong(bench::PingPong),
-    /// Run one of the loads whose counts `bench telemetry` compares
-    #[command(hide = true)]
-    Load(bench::Load),
     /// Call methods of an agent's API with given bytes
     #[command(hide = true)]
     Call(call::Options),
@@ -304,27 +301,11 @@ struct Demo {
     no_build: bool,
 }
 
-#[derive(Subcommand)]
-enum Sim {
-    /// Gossip: how soon agents learn of changes, and how many bytes that takes
-    Gossip(sim::Options),
-    /// One fence of a launch: how long it takes, and what each agent receives and sends
-    Fence(sim::fence::Options),
-}
-
+/// What `lattice-lab-bench` parses.
 #[derive(Args)]
-struct Bench {
-    /// What to measure
-    #[arg(value_enum)]
-    name: bench::Name,
-    /// Print the figures as JSON
-    #[arg(long)]
-    json: bool,
-    /// The cluster's folder, removed afterwards [default: a temporary folder]
-    #[arg(long)]
-    dir: Option<PathBuf>,
-    #[command(flatten)]
-    options: bench::Options,
+struct Passed {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<OsString>,
 }
 
 fn main() -> ExitCode {
@@ -332,10 +313,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("lattice-lab: {error:#}");
-            match interrupt::came() {
-                Some(signal) => ExitCode::from(u8::try_from(128 + signal).unwrap_or(1)),
-                None => ExitCode::FAILURE,
-            }
+            interrupt::exit_code()
         }
     }
 }
@@ -358,26 +336,9 @@ fn act(command: Command) -> Result<ExitCode> {
             println!("removed {}", d.dir.dir.display());
         }
         Command::Demo(d) => demo::run(d.dir, !d.no_build)?,
-        Command::Bench(b) => {
-            if !bench::run(b.name, b.dir.as_deref(), &b.options, b.json)? {
-                return Ok(ExitCode::from(3));
-            }
-        }
-        Command::Sim(Sim::Gossip(options)) => {
-            if !sim::gossip(&options)? {
-                return Ok(ExitCode::FAILURE);
-            }
-        }
-        Command::Sim(Sim::Fence(options)) => {
-            if !sim::fence::run(&options)? {
-                return Ok(ExitCode::FAILURE);
-            }
-        }
-        Command::Replay(options) => {
-            if !replay::run(&options)? {
-                return Ok(ExitCode::from(3));
-            }
-        }
+        Command::Bench(passed) => match bench_program::replace_by("bench", &passed.arguments)? {},
+        Command::Sim(passed) => match bench_program::replace_by("sim", &passed.arguments)? {},
+        Command::Replay(passed) => match bench_program::replace_by("replay", &passed.arguments)? {},
         Command::Torture(options) => {
             if !torture::run(&options)? {
                 return Ok(ExitCode::FAILURE);
@@ -393,8 +354,6 @@ fn act(command: Command) -> Result<ExitCode> {
         Command::Endpoint(options) => endpoint::run(&options)?,
         Command::HttpServer(options) => http_server::run(&options)?,
         Command::SimulatedAgents(options) => agent_process::run(&options)?,
-        Command::PingPong(options) => options.run()?,
-        Command::Load(options) => options.run()?,
         Command::Call(options) => call::run(&options)?,
         Command::KeepNetworks { parties } => match networks::keep(parties)? {},
     }

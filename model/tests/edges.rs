@@ -18,11 +18,12 @@ const ALLOWED: &[(&str, &str)] = &[
     ("shim", "model pmi runtime"),
     ("telemetry", "model"),
     ("ebpf", ""),
-    ("ledger", "model"),
+    ("ledger-state", "model"),
+    ("ledger", "model ledger-state"),
     ("pki", "model api"),
     ("quorum-client", "model api ledger pki"),
     ("store", "model api telemetry ledger"),
-    ("quorum", "model objects api telemetry ledger pki quorum-client store"),
+    ("quorum", "model objects api telemetry ledger ledger-state pki quorum-client store"),
     ("agent-common", "model node scheduler gossip pmi runtime objects telemetry pki"),
     ("mesh", "model node pmi runtime pki"),
     ("membership", "model scheduler gossip ledger pki quorum-client agent-common mesh"),
@@ -61,19 +62,20 @@ const ALLOWED: &[(&str, &str)] = &[
     ),
     ("cli-syntax", "model api"),
     ("slurm", "model api cli-syntax"),
-    ("cli", "model api cli-syntax slurm"),
+    ("cli-session", "model api cli-syntax slurm"),
+    ("cli-screen", "model api cli-session"),
+    ("cli", "model api cli-syntax slurm cli-session cli-screen"),
     ("fuzz", ""),
-    (
-        "lab",
-        "model scheduler gossip pmi runtime checkpoint api telemetry ebpf ledger pki quorum-client quorum agent-common mesh accounting",
-    ),
+    // `gossip` and `lab-bench` are for the end-to-end tests alone.
+    ("lab", "model gossip pmi runtime checkpoint api telemetry ledger pki quorum-client quorum agent-common mesh lab-bench"),
+    ("lab-bench", "model scheduler gossip pmi runtime api telemetry ebpf ledger pki quorum-client quorum agent-common accounting lab"),
 ];
 
 /// The fuzzing library, allowed as a dev-dependency of every crate and nowhere else.
 const OF_TESTS: &str = "lattice-fuzz";
 
 /// Pure crates: no async runtime, no sockets.
-const PURE: &[&str] = &["model", "node", "scheduler", "gossip", "pmi", "ledger"];
+const PURE: &[&str] = &["model", "node", "scheduler", "gossip", "pmi", "ledger", "ledger-state"];
 /// Optional dependencies for binaries of pure crates, enabled by a feature: `lattice-pmix` is not a
 /// core.
 const OF_A_BINARY: &[(&str, &str)] = &[("pmi", "libc")];

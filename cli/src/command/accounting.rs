@@ -2,13 +2,13 @@
 
 use super::audit::{Out, next_part};
 use super::history::message;
-use crate::failure::Failure;
-use crate::output::{Format, TableSize, Width, print, print_names};
-use crate::session::{self, Session, answer};
-use crate::shown::time;
-use crate::table::{block, wrapped};
 use lattice_api::json::{AccountingStatusJson, HistoryJson};
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::output::{Format, TableSize, Width, print, print_names};
+use lattice_cli_session::session::{self, Session, answer};
+use lattice_cli_session::shown::time;
+use lattice_cli_session::table::{block, wrapped};
 use lattice_cli_syntax::args::accounting::{AccountingCommand, ExportFormat, ExportHistory};
 use std::io::Write;
 

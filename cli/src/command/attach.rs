@@ -1,16 +1,16 @@
 //! `lattice attach`: a terminal in a running allocation.
 
-use crate::failure::{Exit, Failure};
-use crate::follow::program_code;
-use crate::keyboard::{self, Key};
-use crate::message::{write_message, write_message_line};
-use crate::session::{Session, answer};
-use crate::shown::short;
-use crate::terminal::{self, RawMode};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::attach_event::What as Shown;
 use lattice_api::v1::attach_request::{EndOfInput, Start, What as Typed};
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::follow::program_code;
+use lattice_cli_session::keyboard::{self, Key};
+use lattice_cli_session::message::{write_message, write_message_line};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::short;
+use lattice_cli_session::terminal::{self, RawMode};
 use lattice_cli_syntax::args::attach::Attach;
 use std::io::{IsTerminal, Write};
 use tokio::signal::unix::{Signal, SignalKind, signal};

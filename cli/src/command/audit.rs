@@ -10,8 +10,8 @@ pub(super) use export::Out;
 pub(super) use part::next_part;
 pub(super) use query::archived;
 
-use crate::failure::Failure;
-use crate::session::Session;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::session::Session;
 use lattice_cli_syntax::args::audit::{Audit, AuditCommand};
 
 pub async fn run(session: &Session, args: Audit) -> Result<(), Failure> {

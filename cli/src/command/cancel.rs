@@ -1,13 +1,13 @@
 //! `lattice cancel`.
 
-use crate::failure::Failure;
-use crate::listing;
-use crate::output::{Format, print, print_names};
-use crate::session::{Session, answer};
-use crate::shown::short;
-use crate::tasks::{has_replicas, replica_key};
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::listing;
+use lattice_cli_session::output::{Format, print, print_names};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::short;
+use lattice_cli_session::tasks::{has_replicas, replica_key};
 use lattice_cli_syntax::args::allocations::Cancel;
 use lattice_cli_syntax::tasks::{Target, index_runs};
 use lattice_model::count::counted;

@@ -1,15 +1,15 @@
 //! `lattice checkpoint`.
 
-use crate::failure::{Exit, Failure};
-use crate::output::{Format, TableSize, print, print_names};
-use crate::progress::Progress;
-use crate::retries::Retries;
-use crate::session::{Session, answer};
-use crate::shown::{short, time};
-use crate::table::{Fit, Table};
 use lattice_api::client::Client;
 use lattice_api::json::CheckpointJson;
 use lattice_api::v1;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::output::{Format, TableSize, print, print_names};
+use lattice_cli_session::progress::Progress;
+use lattice_cli_session::retries::Retries;
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::{short, time};
+use lattice_cli_session::table::{Fit, Table};
 use lattice_cli_syntax::args::checkpoint::{
     CheckpointCommand, CheckpointCreate, CheckpointDefer, CheckpointDone, CheckpointFail, CheckpointOne, CheckpointProgress,
 };
@@ -272,7 +272,7 @@ fn text(one: &v1::CheckpointInfo, size: TableSize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::{NARROW, assert_fits};
+    use lattice_cli_session::table::{NARROW, assert_fits};
 
     #[test]
     fn the_list_has_all_columns_and_fits_on_a_narrow_screen() {

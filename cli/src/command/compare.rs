@@ -1,12 +1,12 @@
 //! `lattice compare`.
 
 use super::top::value::{age_text, value_text};
-use crate::failure::{Exit, Failure};
-use crate::output::{Format, TableSize, print, print_names};
-use crate::session::{Session, answer};
-use crate::shown::short;
-use crate::table::{Fit, Table};
 use lattice_api::v1;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::output::{Format, TableSize, print, print_names};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::short;
+use lattice_cli_session::table::{Fit, Table};
 use lattice_cli_syntax::args::watching::Compare;
 use lattice_model::time::Timestamp;
 use std::collections::BTreeMap;
@@ -65,7 +65,7 @@ fn text(comparison: &v1::CompareResponse, size: TableSize) -> String {
         for (at_ms, values) in steps {
             text += &format!("{:>10}", format!("{} s", at_ms / 1000));
             for one in values {
-                let cell = one.map_or_else(|| crate::table::NOTHING.to_owned(), |one| value_text(one, &comparison.unit));
+                let cell = one.map_or_else(|| lattice_cli_session::table::NOTHING.to_owned(), |one| value_text(one, &comparison.unit));
                 text += &format!("  {cell:>width$}");
             }
             text.push('\n');

@@ -1,7 +1,7 @@
 //! `lattice compat`: links with the names of Slurm's commands.
 
-use crate::failure::{Exit, Failure};
-use crate::output::print;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::output::print;
 use lattice_cli_syntax::args::compat::{CompatCommand, Install, Uninstall};
 use lattice_slurm::commands::COMMANDS;
 use std::fs;

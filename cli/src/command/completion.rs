@@ -9,13 +9,13 @@
 
 mod live;
 
-use crate::failure::Failure;
-use crate::output::{print, print_bytes};
 use clap::builder::Resettable;
 use clap::{Arg, Command, CommandFactory, ValueHint};
 use clap_complete::engine::complete;
 use clap_complete::env::{CompleteEnv, Shells};
 use clap_complete::{PathCompleter, Shell};
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::output::{print, print_bytes};
 use lattice_cli_syntax::args::Cli;
 use lattice_cli_syntax::args::completion::Completion;
 use live::Source;

@@ -3,16 +3,16 @@
 mod graph;
 
 use crate::compat;
-use crate::failure::Failure;
-use crate::listing::report_age;
-use crate::output::{Format, TableSize, Width, print, print_names};
-use crate::request::{self, Program, Surroundings};
-use crate::session::{Session, answer};
-use crate::shown::{filled, short, time};
-use crate::table::{Fit, Table, block};
 use lattice_api::client::Client;
 use lattice_api::json::{DagJson, DagSummaryJson};
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::listing::report_age;
+use lattice_cli_session::output::{Format, TableSize, Width, print, print_names};
+use lattice_cli_session::request::{self, Program, Surroundings};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::{filled, short, time};
+use lattice_cli_session::table::{Fit, Table, block};
 use lattice_cli_syntax::args::dag::{CancelDags, DagCommand, DagStatus, ListDags, ShowDag, SubmitDag};
 use lattice_cli_syntax::directives::{self, Directives};
 use lattice_cli_syntax::flags::{Export, SubmitFlags};

@@ -1,11 +1,11 @@
 //! `lattice diag`.
 
 use super::top::value::age_text;
-use crate::failure::{Exit, Failure};
-use crate::output::{Format, TableSize, print, print_names};
-use crate::session::{Session, answer};
-use crate::table::{Fit, Table, entry};
 use lattice_api::v1;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::output::{Format, TableSize, print, print_names};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::table::{Fit, Table, entry};
 use lattice_cli_syntax::args::watching::Diag;
 use lattice_model::resources::bytes_text;
 use serde_json::{Value, json};

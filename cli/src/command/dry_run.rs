@@ -1,14 +1,14 @@
 //! `lattice submit --dry-run`: the submission, as the agent and the quorum have checked it.
 
-use crate::failure::Failure;
-use crate::output::{Format, print};
-use crate::session::Session;
-use crate::shown::{command_line, counts, filled, group_rows, rows_of_spec, short, time};
-use crate::table::block;
 use lattice_api::json::DryRunJson;
 use lattice_api::spec::is_singleton;
 use lattice_api::v1;
 use lattice_api::v1::entrypoint::What;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::output::{Format, print};
+use lattice_cli_session::session::Session;
+use lattice_cli_session::shown::{command_line, counts, filled, group_rows, rows_of_spec, short, time};
+use lattice_cli_session::table::block;
 use lattice_model::duration::clock_text;
 use lattice_model::resources::bytes_text;
 use std::time::Duration;

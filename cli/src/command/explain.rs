@@ -1,15 +1,15 @@
 //! `lattice explain`.
 
 use crate::command::vcluster;
-use crate::failure::Failure;
-use crate::message::harmless;
-use crate::output::{Format, TableSize, print, print_names};
-use crate::session::{Session, answer};
-use crate::shown::{Task, TaskJson, attempts_text, group_text, short, task_text, time};
-use crate::table::{Fit, Table};
-use crate::tasks::{Numbered, fetch_task, find_numbered};
 use lattice_api::json::ExplanationJson;
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::message::harmless;
+use lattice_cli_session::output::{Format, TableSize, print, print_names};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::{Task, TaskJson, attempts_text, group_text, short, task_text, time};
+use lattice_cli_session::table::{Fit, Table};
+use lattice_cli_session::tasks::{Numbered, fetch_task, find_numbered};
 use lattice_cli_syntax::args::allocations::Explain;
 use lattice_cli_syntax::tasks::OneTarget;
 

@@ -1,11 +1,11 @@
 //! `lattice gossip members` and `watch`.
 
-use crate::failure::{Exit, Failure};
-use crate::output::{Format, TableSize, print, print_names};
-use crate::session::{Session, answer};
-use crate::shown::{filled, time};
-use crate::table::{Fit, Table};
 use lattice_api::v1;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::output::{Format, TableSize, print, print_names};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::{filled, time};
+use lattice_cli_session::table::{Fit, Table};
 use lattice_cli_syntax::args::gossip::GossipMembers;
 use lattice_model::duration::clock_text;
 use std::time::Duration;
@@ -120,7 +120,7 @@ mod tests {
         };
         let shown = text(&[member("n1", "alive", 61_000, 0), member("n2", "suspect", 2_900, 3)], TableSize::default());
         let wide = member(&"x1000c0s0b0".repeat(5), "suspect", 2_900, 1000);
-        crate::table::assert_fits(&text(&[v1::GossipMember { held: true, ..wide }], crate::table::NARROW));
+        lattice_cli_session::table::assert_fits(&text(&[v1::GossipMember { held: true, ..wide }], lattice_cli_session::table::NARROW));
         let lines: Vec<Vec<&str>> = shown.lines().map(|l| l.split_whitespace().collect()).collect();
         assert_eq!(lines[1][..2], ["n1", "alive"]);
         assert_eq!(lines[2][..5], ["n2", "suspect", clock_text(Duration::from_secs(2)).as_str(), "3", "Ready"]);

@@ -1,14 +1,14 @@
 //! `lattice gossip keys` and `keys rotate`.
 
-use crate::failure::{Exit, Failure};
-use crate::output::{Format, TableSize, print, print_names};
-use crate::session::{Session, answer};
-use crate::shown::{folded, time};
-use crate::table::{Fit, Table};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::gossip_key::Role;
 use lattice_api::v1::{GossipKey, ListGossipKeysResponse};
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::output::{Format, TableSize, print, print_names};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::{folded, time};
+use lattice_cli_session::table::{Fit, Table};
 use lattice_cli_syntax::args::gossip::{GossipKeysCommand, RotateKeys};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};

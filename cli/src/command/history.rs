@@ -1,13 +1,13 @@
 //! `lattice history`: ended work of any age, from the accounting store.
 
 use super::usage::hours_text;
-use crate::failure::Failure;
-use crate::output::{Format, TableSize, print, print_names};
-use crate::session::{self, Session, answer};
-use crate::shown::{filled, short};
-use crate::table::{Fit, Table};
 use lattice_api::json::HistoryJson;
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::output::{Format, TableSize, print, print_names};
+use lattice_cli_session::session::{self, Session, answer};
+use lattice_cli_session::shown::{filled, short};
+use lattice_cli_session::table::{Fit, Table};
 use lattice_cli_syntax::UsageError;
 use lattice_cli_syntax::args::history::{History, HistoryFilter};
 use lattice_cli_syntax::time::parse_past;
@@ -122,7 +122,7 @@ fn minute(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::Width;
+    use lattice_cli_session::output::Width;
     use lattice_model::usage::HOUR_MS;
 
     fn record(name: &str, gpu_ms: u64) -> v1::HistoryRecord {

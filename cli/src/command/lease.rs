@@ -1,15 +1,15 @@
 //! `lattice lease`.
 
-use crate::failure::{Exit, Failure};
-use crate::output::{Format, TableSize, print, print_names};
-use crate::session::{Session, answer};
-use crate::shown::lease_token;
-use crate::table::{Fit, Table};
-use crate::watch::{self, Watched};
 use lattice_api::client::Client;
 use lattice_api::json::ListedLeaseJson;
 use lattice_api::v1;
 use lattice_api::v1::watch_request::What;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::output::{Format, TableSize, print, print_names};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::lease_token;
+use lattice_cli_session::table::{Fit, Table};
+use lattice_cli_session::watch::{self, Watched};
 use lattice_cli_syntax::args::lease::{LeaseCommand, LeaseRevoke};
 use lattice_model::millis;
 use std::time::Duration;
@@ -127,6 +127,6 @@ mod tests {
         let bad = v1::Lease { problem: "its holder is not registered".into(), ..good };
         assert!(table(std::slice::from_ref(&bad), TableSize::default()).contains("not registered"));
         let wide = v1::Lease { name: "l".repeat(128), holder: "h".repeat(64), user: "u".repeat(64), token: Some(u64::MAX), ..bad };
-        crate::table::assert_fits(&table(&[wide], crate::table::NARROW));
+        lattice_cli_session::table::assert_fits(&table(&[wide], lattice_cli_session::table::NARROW));
     }
 }

@@ -1,12 +1,12 @@
 //! `lattice admin limits`.
 
-use crate::failure::Failure;
-use crate::output::{Format, print, print_names};
-use crate::session::{Session, answer};
-use crate::shown::ended_kept;
-use crate::table::block;
 use lattice_api::v1;
 use lattice_api::v1::quota_change::To;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::output::{Format, print, print_names};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::ended_kept;
+use lattice_cli_session::table::block;
 use lattice_cli_syntax::args::admin::SetLimits;
 use lattice_cli_syntax::args::tenant::Quota;
 use lattice_model::millis;

@@ -1,14 +1,14 @@
 //! `lattice login`.
 
-use crate::failure::{Exit, Failure};
-use crate::login::http::Http;
-use crate::login::provider::{Provider, Sends, Tokens};
-use crate::login::store::{Login, Store};
-use crate::login::{browser, device, discovery, manual};
-use crate::output::{Format, print_names};
-use crate::session::{Session, answer, now};
 use lattice_api::client::{Access, Client, normalize};
 use lattice_api::v1;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::login::http::Http;
+use lattice_cli_session::login::provider::{Provider, Sends, Tokens};
+use lattice_cli_session::login::store::{Login, Store};
+use lattice_cli_session::login::{browser, device, discovery, manual};
+use lattice_cli_session::output::{Format, print_names};
+use lattice_cli_session::session::{Session, answer, now};
 use lattice_cli_syntax::args::login::{Flow, Login as Args};
 use lattice_model::time::Timestamp;
 

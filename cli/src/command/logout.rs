@@ -1,12 +1,12 @@
 //! `lattice logout`.
 
 use super::login::find_server;
-use crate::failure::{Exit, Failure};
-use crate::login::http::Http;
-use crate::login::provider::{self, Revoked};
-use crate::login::store::{Login, Store};
-use crate::session::Session;
 use lattice_api::client::Access;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::login::http::Http;
+use lattice_cli_session::login::provider::{self, Revoked};
+use lattice_cli_session::login::store::{Login, Store};
+use lattice_cli_session::session::Session;
 use lattice_cli_syntax::args::login::Logout;
 
 pub async fn run(session: &Session, args: Logout) -> Result<(), Failure> {

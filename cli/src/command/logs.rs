@@ -4,15 +4,15 @@
 //! so that it can be piped. Showing the ranks' files as well would show every line twice. The log of an inline command
 //! is the output of the ranks of its one launch.
 
-use crate::failure::Failure;
-use crate::follow::{Screen, exit_code_of_end, follow, program_code};
-use crate::label::Marks;
-use crate::retries::Retries;
-use crate::session::{Session, now};
-use crate::shown::Task;
-use crate::tasks::{Numbered, fetch_task, find_numbered};
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::follow::{Screen, exit_code_of_end, follow, program_code};
+use lattice_cli_session::label::Marks;
+use lattice_cli_session::retries::Retries;
+use lattice_cli_session::session::{Session, now};
+use lattice_cli_session::shown::Task;
+use lattice_cli_session::tasks::{Numbered, fetch_task, find_numbered};
 use lattice_cli_syntax::args::allocations::Logs;
 use lattice_cli_syntax::tasks::OneTarget;
 use lattice_cli_syntax::time::parse_past;

@@ -1,11 +1,11 @@
 //! `lattice man`: pages for `man`, made from the definition of the command line, without what `--help` hides.
 
-use crate::failure::Failure;
-use crate::output::print_bytes;
 use clap::builder::{Resettable, StyledStr};
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::output::print_bytes;
 use lattice_cli_syntax::args::Cli;
 use lattice_cli_syntax::args::man::Man as Args;
 use std::collections::BTreeMap;

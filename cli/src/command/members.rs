@@ -1,10 +1,10 @@
 //! `lattice quorum add`, `remove`, `replace`, `transfer-leader`: repeat the request until the change is done.
 
-use crate::failure::{Exit, Failure};
-use crate::output::{Format, print, print_names};
-use crate::session::{Session, answer};
 use lattice_api::v1;
 use lattice_api::v1::change_members_request::Change;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::output::{Format, print, print_names};
+use lattice_cli_session::session::{Session, answer};
 use lattice_cli_syntax::args::quorum::{AddMember, MemberId, ReplaceMember, Transfer};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};

@@ -6,14 +6,14 @@
 //! process on that node, which ends at once.
 
 use super::launch::{Ending, ExitAfterSignal, LaunchOutput, follow_launch};
-use crate::failure::{Exit, Failure};
-use crate::follow::Screen;
-use crate::label::Marks;
-use crate::request::{Surroundings, task_variables};
-use crate::retries::Retries;
-use crate::session::Session;
 use lattice_api::v1;
 use lattice_api::v1::launch_shape::RankPlace;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::follow::Screen;
+use lattice_cli_session::label::Marks;
+use lattice_cli_session::request::{Surroundings, task_variables};
+use lattice_cli_session::retries::Retries;
+use lattice_cli_session::session::Session;
 use lattice_cli_syntax::args::Global;
 use lattice_model::binding::{CpuBind, GpuBind};
 use lattice_model::launch::{PMI_VARIABLE, Pmi};

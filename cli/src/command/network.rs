@@ -1,12 +1,12 @@
 //! `lattice network` and `lattice admin network`.
 
 use super::service::tenant;
-use crate::failure::Failure;
-use crate::output::{Format, TableSize, print, print_names};
-use crate::session::{Session, answer};
-use crate::shown::short;
-use crate::table::{Fit, Table, block};
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::output::{Format, TableSize, print, print_names};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::short;
+use lattice_cli_session::table::{Fit, Table, block};
 use lattice_cli_syntax::args::network::{NetworkCommand, SetGrace, VniPool};
 use lattice_model::duration::clock_text;
 use lattice_model::millis;
@@ -145,7 +145,7 @@ eval    physics  1001  0            grace, 00:04:32 left
 ";
         assert_eq!(table(&[domain, idle.clone()], TableSize::default()), want);
         let wide = v1::NetworkDomain { name: "d".repeat(64), tenant: "t".repeat(64), ..idle.clone() };
-        crate::table::assert_fits(&table(&[wide], crate::table::NARROW));
+        lattice_cli_session::table::assert_fits(&table(&[wide], lattice_cli_session::table::NARROW));
         let want =
             "Domain:    eval\nTenant:    physics\nVNI:       1001\nState:     grace, 00:04:32 left\nGrace:     00:05:00\nStill on:  n7\n";
         assert_eq!(details(&idle), want);

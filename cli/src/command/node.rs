@@ -14,8 +14,8 @@ mod status;
 mod waits;
 
 use super::nodes;
-use crate::failure::Failure;
-use crate::session::Session;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::session::Session;
 use lattice_cli_syntax::args::node::NodeCommand;
 
 /// Runs the command and returns its exit code.

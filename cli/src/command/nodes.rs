@@ -1,15 +1,15 @@
 //! `lattice nodes`.
 
-use crate::failure::Failure;
-use crate::listing;
-use crate::node_list::find;
-use crate::output::{Format, print, print_names};
-use crate::session::{Session, answer};
-use crate::shown::{NodeJson, nodes_table};
-use crate::watch::{self, Watched};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::watch_request::What;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::listing;
+use lattice_cli_session::node_list::find;
+use lattice_cli_session::output::{Format, print, print_names};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::{NodeJson, nodes_table};
+use lattice_cli_session::watch::{self, Watched};
 use lattice_cli_syntax::args::node::ListNodes;
 use lattice_model::{HoldKind, hostlist};
 use std::collections::BTreeSet;

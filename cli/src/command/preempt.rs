@@ -1,11 +1,11 @@
 //! `lattice preempt`, `lattice hold` and `lattice resume`. Each continues after a failure; the exit code is that of the
 //! first failure.
 
-use crate::failure::Failure;
-use crate::output::{Format, print, print_names};
-use crate::session::{Session, answer};
-use crate::shown::short;
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::output::{Format, print, print_names};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::short;
 use lattice_cli_syntax::args::preempt::{Hold, Preempt, Resume};
 use lattice_model::{AllocationState, millis};
 use uuid::Uuid;

@@ -1,13 +1,13 @@
 //! `lattice quorum status` and `members`.
 
-use crate::failure::Failure;
-use crate::output::{Format, TableSize, print, print_names};
-use crate::session::{Session, answer};
-use crate::shown::{ended_work, folded, time};
-use crate::table::{Fit, Table, block};
 use lattice_api::json::QuorumStatusJson;
 use lattice_api::v1;
 use lattice_api::v1::quorum_status_response::{Count, Refused};
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::output::{Format, TableSize, print, print_names};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::{ended_work, folded, time};
+use lattice_cli_session::table::{Fit, Table, block};
 
 /// Only the members, from the leader.
 pub async fn members(session: &Session) -> Result<(), Failure> {
@@ -174,6 +174,6 @@ MEMBER  ROLE      VOTES  MATCHED  LEVEL  CERTIFICATE UNTIL  SERVICE   RAFT
             (member.service, member.raft) = ("member-1.long.example.com:9400".into(), "member-1.long.example.com:9401".into());
             member.match_index = Some(u64::from(u32::MAX));
         }
-        crate::table::assert_fits(&table(&wide, crate::table::NARROW));
+        lattice_cli_session::table::assert_fits(&table(&wide, lattice_cli_session::table::NARROW));
     }
 }

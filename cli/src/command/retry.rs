@@ -1,9 +1,9 @@
 //! `lattice retry`.
 
 use super::submit::print_submitted;
-use crate::failure::Failure;
-use crate::session::{Session, answer};
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::session::{Session, answer};
 use lattice_cli_syntax::args::retry::Retry;
 use lattice_cli_syntax::tasks::index_runs;
 

@@ -1,11 +1,11 @@
 //! `lattice quorum ca revoke` and `revoked`.
 
-use crate::failure::Failure;
-use crate::output::{Format, print, print_names};
-use crate::session::{Session, answer};
-use crate::shown::filled;
-use crate::table::{Fit, Table};
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::output::{Format, print, print_names};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::filled;
+use lattice_cli_session::table::{Fit, Table};
 use lattice_cli_syntax::args::quorum::Revoke;
 use lattice_model::Timestamp;
 

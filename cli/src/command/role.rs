@@ -1,11 +1,11 @@
 //! `lattice admin role`.
 
-use crate::failure::Failure;
-use crate::output::{Format, TableSize, print, print_names};
-use crate::session::{Session, answer};
-use crate::shown::{filled, numbered_subject};
-use crate::table::{Fit, Table};
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::output::{Format, TableSize, print, print_names};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::{filled, numbered_subject};
+use lattice_cli_session::table::{Fit, Table};
 use lattice_cli_syntax::args::role::{ListRoles, RoleCommand, RoleOfSubject};
 
 /// How the table fits on a narrow screen.
@@ -105,7 +105,7 @@ fn json(binding: &v1::RoleBinding) -> serde_json::Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::Width;
+    use lattice_cli_session::output::Width;
 
     fn bound(role: &str, subject: &str, id: u32, tenant: &str) -> v1::RoleBinding {
         v1::RoleBinding { role: role.into(), subject: subject.into(), id, tenant: tenant.into() }

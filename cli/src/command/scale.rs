@@ -1,10 +1,10 @@
 //! `lattice scale`.
 
-use crate::failure::Failure;
-use crate::output::{Format, print};
-use crate::session::{Session, answer};
-use crate::shown::{filled, short};
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::output::{Format, print};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::{filled, short};
 use lattice_cli_syntax::args::scale::Scale;
 use lattice_model::count::counted;
 

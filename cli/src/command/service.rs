@@ -1,13 +1,13 @@
 //! `lattice service`.
 
-use crate::failure::Failure;
-use crate::output::{Format, print, print_names};
-use crate::session::{Session, answer};
-use crate::shown::short;
-use crate::table::{Fit, Table};
 use lattice_api::json::{EndpointJson, ServiceJson};
 use lattice_api::v1;
 use lattice_api::v1::lookup_service_response::Endpoint;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::output::{Format, print, print_names};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::short;
+use lattice_cli_session::table::{Fit, Table};
 use lattice_cli_syntax::args::of_tenant::OfTenant;
 use lattice_cli_syntax::args::service::ServiceCommand;
 

@@ -7,20 +7,20 @@
 
 use super::attach::{self, Closed};
 use super::submit::submit;
-use crate::failure::{Exit, Failure};
-use crate::interrupts::Interrupts;
-use crate::message::{write_message, write_message_line};
-use crate::output::{Format, TableSize, print, print_names};
-use crate::request::{self, Program, Surroundings};
-use crate::retries::Retries;
-use crate::session::{Session, answer};
-use crate::shown::{short, time};
-use crate::table::{Fit, Table};
-use crate::typist::EndSignals;
 use lattice_api::allocation::state_from_name;
 use lattice_api::client::Client;
 use lattice_api::json::SessionJson;
 use lattice_api::v1;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::interrupts::Interrupts;
+use lattice_cli_session::message::{write_message, write_message_line};
+use lattice_cli_session::output::{Format, TableSize, print, print_names};
+use lattice_cli_session::request::{self, Program, Surroundings};
+use lattice_cli_session::retries::Retries;
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::{short, time};
+use lattice_cli_session::table::{Fit, Table};
+use lattice_cli_session::typist::EndSignals;
 use lattice_cli_syntax::args::session::{InteractiveSession, SessionCommand};
 use lattice_cli_syntax::flags::SubmitFlags;
 use lattice_model::AllocationState;
@@ -262,6 +262,6 @@ SESSION   ALLOCATION  USER  NODE  SINCE
 ";
         assert_eq!(table(std::slice::from_ref(&session), TableSize::default()), want);
         let wide = v1::InteractiveSession { user: "u".repeat(64), node: "n".repeat(64), ..session };
-        crate::table::assert_fits(&table(&[wide], crate::table::NARROW));
+        lattice_cli_session::table::assert_fits(&table(&[wide], lattice_cli_session::table::NARROW));
     }
 }

@@ -1,11 +1,11 @@
 //! `lattice signal` and `lattice requeue`. Each continues after a failure; the exit code is that of the first failure.
 
 use super::preempt::{print_done, report_failure};
-use crate::failure::{Exit, Failure};
-use crate::output::{Format, print, print_names};
-use crate::session::{Session, answer};
-use crate::shown::short;
 use lattice_api::v1;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::output::{Format, print, print_names};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::short;
 use lattice_cli_syntax::args::signal::{Requeue, Signal, SignalTarget};
 use lattice_model::count::counted;
 

@@ -2,23 +2,23 @@
 
 mod order;
 
-use crate::failure::{Exit, Failure};
-use crate::last_stderr::LastStderr;
-use crate::listing;
-use crate::output::{Format, Width, print, print_names};
-use crate::session::{Session, answer, now};
-use crate::shown::{
-    AllocationJson, TaskJson, TasksJson, allocation_block, allocations_table, attempts_text, count_by_state, counts_table, fold,
-    group_text, is_scaled, lanes_table, lines_table, live_first, living_replicas_first, range_name, replicas_table, service_text, short,
-    task_block, tasks_table,
-};
-use crate::tasks::{Numbered, fetch_task, find_numbered};
-use crate::terminal;
-use crate::watch::{self, Watched};
 use lattice_api::allocation::{STATES, state_from_name};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::watch_request::What;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::last_stderr::LastStderr;
+use lattice_cli_session::listing;
+use lattice_cli_session::output::{Format, Width, print, print_names};
+use lattice_cli_session::session::{Session, answer, now};
+use lattice_cli_session::shown::{
+    AllocationJson, TaskJson, TasksJson, allocation_block, allocations_table, attempts_text, count_by_state, counts_table, fold,
+    group_text, is_scaled, lanes_table, lines_table, live_first, living_replicas_first, range_name, replicas_table, service_text, short,
+    task_block, tasks_table,
+};
+use lattice_cli_session::tasks::{Numbered, fetch_task, find_numbered};
+use lattice_cli_session::terminal;
+use lattice_cli_session::watch::{self, Watched};
 use lattice_cli_syntax::args::allocations::Status;
 use lattice_cli_syntax::tasks::OneTarget;
 use lattice_cli_syntax::time::parse_past;

@@ -2,14 +2,14 @@
 
 use super::{dry_run, wait};
 use crate::compat;
-use crate::failure::Failure;
-use crate::output::{Format, print};
-use crate::progress::Progress;
-use crate::request::{self, Program, STDIN, Surroundings};
-use crate::session::{Session, answer};
-use crate::shown::short;
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::output::{Format, print};
+use lattice_cli_session::progress::Progress;
+use lattice_cli_session::request::{self, Program, STDIN, Surroundings};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::short;
 use lattice_cli_syntax::args::submit::Submit;
 use lattice_cli_syntax::directives::{self, Directives};
 

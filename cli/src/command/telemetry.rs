@@ -1,10 +1,10 @@
 //! `lattice telemetry`.
 
-use crate::failure::Failure;
-use crate::output::{Format, print, print_bytes, print_names};
-use crate::session::{Session, answer};
-use crate::shown::{filled, short};
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::output::{Format, print, print_bytes, print_names};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::{filled, short};
 use lattice_cli_syntax::args::telemetry::Telemetry;
 use lattice_model::duration::clock_text;
 use lattice_model::{TelemetryMode, millis};

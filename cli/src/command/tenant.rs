@@ -1,15 +1,15 @@
 //! `lattice admin tenant`.
 
 use super::tenant_member;
-use crate::failure::{Exit, Failure};
-use crate::output::{Format, TableSize, Width, print, print_names};
-use crate::session::{Session, answer};
-use crate::table::{Fit, Table, block};
 use lattice_api::client::Client;
 use lattice_api::json::TenantJson;
 use lattice_api::v1;
 use lattice_api::v1::hours_change;
 use lattice_api::v1::quota_change::To;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::output::{Format, TableSize, Width, print, print_names};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::table::{Fit, Table, block};
 use lattice_cli_syntax::args::tenant::{Quota, SetTenant, TenantCommand};
 
 pub async fn run(session: &Session, command: TenantCommand) -> Result<(), Failure> {
@@ -184,7 +184,7 @@ mod tests {
         let wide = table(std::slice::from_ref(&tenant), TableSize { width: Width::Wide, columns: Some(80) });
         assert!(wide.ends_with("0.15        1.5    100000     none        7\n"), "{wide}");
         let long = v1::Tenant { name: "t".repeat(128), max_nodes: Some(u32::MAX), ..tenant.clone() };
-        crate::table::assert_fits(&table(&[long], crate::table::NARROW));
+        lattice_cli_session::table::assert_fits(&table(&[long], lattice_cli_session::table::NARROW));
         let details = details(&tenant);
         for line in ["Nodes:                   7 (at most: 200)", "Fair share:              0.15", "Highest class:           7"] {
             assert!(details.contains(line), "{details}");

@@ -1,13 +1,13 @@
 //! `lattice admin tenant member`.
 
-use crate::failure::Failure;
-use crate::output::{Format, TableSize, print, print_names};
-use crate::session::{Session, answer};
-use crate::shown::numbered_subject;
-use crate::table::{Fit, Table};
 use lattice_api::client::Client;
 use lattice_api::json::TenantMemberJson;
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::output::{Format, TableSize, print, print_names};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::numbered_subject;
+use lattice_cli_session::table::{Fit, Table};
 use lattice_cli_syntax::args::member::{AddTenantMember, MemberCommand, MemberOfTenant};
 
 /// How the table fits on a narrow screen.
@@ -76,7 +76,7 @@ fn table(members: &[v1::TenantMember], size: TableSize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::Width;
+    use lattice_cli_session::output::Width;
 
     fn member(subject: &str, id: u32, is_default: bool) -> v1::TenantMember {
         v1::TenantMember { subject: subject.into(), id, is_default }

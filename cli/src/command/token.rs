@@ -1,11 +1,11 @@
 //! `lattice admin token`.
 
-use crate::failure::Failure;
-use crate::output::{Format, TableSize, print, print_names};
-use crate::session::{Session, answer, now};
-use crate::shown::time;
-use crate::table::{Fit, Table};
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::output::{Format, TableSize, print, print_names};
+use lattice_cli_session::session::{Session, answer, now};
+use lattice_cli_session::shown::time;
+use lattice_cli_session::table::{Fit, Table};
 use lattice_cli_syntax::args::token::{IssueToken, ListTokens, RevokeToken, TokenCommand};
 use lattice_model::Timestamp;
 
@@ -113,7 +113,7 @@ fn json(token: &v1::AccessToken) -> serde_json::Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::Width;
+    use lattice_cli_session::output::Width;
 
     fn token(id: &str, name: &str, scopes: &str, expires_at_ms: u64) -> v1::AccessToken {
         v1::AccessToken {

@@ -1,13 +1,13 @@
 //! `lattice top`: of an allocation, what it uses; without one, the cluster on one screen.
 
 use super::explain;
-use crate::cluster_screen;
-use crate::failure::{Exit, Failure};
-use crate::output::{Format, TableSize, Width, print, print_names};
-use crate::session::{Session, answer};
-use crate::table::{Fit, Table};
 use lattice_api::measurements::{Sum, TopJson, sources, summary};
 use lattice_api::v1;
+use lattice_cli_screen as cluster_screen;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::output::{Format, TableSize, Width, print, print_names};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::table::{Fit, Table};
 use lattice_cli_syntax::args::top::Top;
 use lattice_model::millis;
 use lattice_model::time::Timestamp;

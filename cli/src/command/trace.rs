@@ -7,11 +7,11 @@
 
 mod target;
 
-use crate::failure::{Exit, Failure};
-use crate::output::{Format, print};
-use crate::session::{Session, answer, answer_within, now};
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::output::{Format, print};
+use lattice_cli_session::session::{Session, answer, answer_within, now};
 use lattice_cli_syntax::args::trace::CaptureTrace;
 use lattice_model::count::counted;
 use lattice_model::trace::{Complete, FORMAT, Header, Line, Moment, NodeLine, Span, Submit, TRACE_BYTES_MAX, TenantLine, VClusterLine};

@@ -1,12 +1,12 @@
 //! `lattice update`. After a failure it continues with the next allocation; the exit code is that of the first failure.
 
 use super::preempt::{print_done, report_failure};
-use crate::failure::Failure;
-use crate::local_clock::local_clock;
-use crate::session::{Session, answer};
-use crate::shown::short;
 use lattice_api::v1;
 use lattice_api::v1::update_allocation_request::Walltime;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::local_clock::local_clock;
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::short;
 use lattice_cli_syntax::args::update::{Changes, NewDeadline, NewWalltime, Update};
 use lattice_cli_syntax::flags::tags_once;
 use lattice_model::count::counted;

@@ -1,12 +1,12 @@
 //! `lattice usage`.
 
-use crate::failure::{Exit, Failure};
-use crate::output::{Format, TableSize, print, print_names};
-use crate::session::{Session, answer};
-use crate::table::{Fit, Table};
 use lattice_api::client::Client;
 use lattice_api::json::{UsageJson, UsageOf};
 use lattice_api::v1;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::output::{Format, TableSize, print, print_names};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::table::{Fit, Table};
 use lattice_cli_syntax::args::usage::Usage;
 use lattice_model::usage::HOUR_MS;
 
@@ -91,7 +91,7 @@ pub(super) fn hours_text(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::Width;
+    use lattice_cli_session::output::Width;
 
     fn row(of: UsageOf, name: &str, project: &str, node_ms: u64, budget_percent: Option<u64>) -> Row {
         let (gpu_ms, days, budget_period_days) = (node_ms * 4, 90, 90);

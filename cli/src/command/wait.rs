@@ -1,13 +1,13 @@
 //! `lattice wait`, and the wait of `lattice submit --wait`.
 
-use crate::failure::{Exit, Failure};
-use crate::follow::{End, exit_code_of_end};
-use crate::output::{Format, print_names};
-use crate::retries::Retries;
-use crate::session::Session;
-use crate::shown::{AllocationJson, short};
 use lattice_api::allocation::state_from_name;
 use lattice_api::v1;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::follow::{End, exit_code_of_end};
+use lattice_cli_session::output::{Format, print_names};
+use lattice_cli_session::retries::Retries;
+use lattice_cli_session::session::Session;
+use lattice_cli_session::shown::{AllocationJson, short};
 use lattice_cli_syntax::args::allocations::Wait;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};

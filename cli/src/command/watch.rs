@@ -1,16 +1,16 @@
 //! `lattice watch`.
 
 use super::top::value::{age_text, value_text};
-use crate::failure::{Exit, Failure};
-use crate::output::{Format, print, print_names};
-use crate::retries::Retries;
-use crate::session::{Session, answer, now};
-use crate::table::Rows;
 use lattice_api::allocation::state_from_name;
 use lattice_api::client::Client;
 use lattice_api::measurements::MetricsEventJson;
 use lattice_api::v1;
 use lattice_api::v1::metrics_event::What;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::output::{Format, print, print_names};
+use lattice_cli_session::retries::Retries;
+use lattice_cli_session::session::{Session, answer, now};
+use lattice_cli_session::table::Rows;
 use lattice_cli_syntax::args::watching::Watch;
 use lattice_model::time::Timestamp;
 use lattice_model::{AllocationState, millis};

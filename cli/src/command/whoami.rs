@@ -1,12 +1,12 @@
 //! `lattice whoami`.
 
-use crate::failure::Failure;
-use crate::output::{Format, TableSize, Width, print, print_names};
-use crate::session::{Session, answer};
-use crate::shown::{filled, time};
-use crate::table::{Table, block, wrapped};
 use lattice_api::json::{PermissionJson, WhoAmIJson};
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::output::{Format, TableSize, Width, print, print_names};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::{filled, time};
+use lattice_cli_session::table::{Table, block, wrapped};
 use lattice_cli_syntax::args::whoami::WhoAmI;
 use lattice_model::access::{Reach, Role};
 

@@ -1,9 +1,9 @@
 //! The command lines of Slurm's commands.
 
-use crate::failure::Failure;
-use crate::output::print;
 use clap::Parser;
 use clap::error::ErrorKind;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::output::print;
 use lattice_slurm::commands::version_line;
 use std::ffi::OsString;
 

@@ -1,10 +1,10 @@
 //! Asks for nodes and partitions.
 
 use super::surroundings::Surroundings;
-use crate::failure::Failure;
-use crate::session::answer;
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::session::answer;
 use lattice_model::{Resources, hostlist};
 use lattice_slurm::partition::{Partition, partitions};
 use std::rc::Rc;

@@ -1,10 +1,10 @@
 //! What the commands that show things have in common: options, clusters, refusals.
 
 use super::arguments;
-use crate::failure::Failure;
-use crate::message::{harmless, write_message};
-use crate::output::print;
 use clap::Parser;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::message::{harmless, write_message};
+use lattice_cli_session::output::print;
 use lattice_cli_syntax::compat::Compat;
 use lattice_cli_syntax::slurm_args::HasCommon;
 use std::ffi::OsString;

@@ -1,10 +1,10 @@
 //! Asks for jobs, and for the tasks of arrays.
 
-use crate::failure::{Exit, Failure};
-use crate::listing;
-use crate::session::answer;
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::listing;
+use lattice_cli_session::session::answer;
 use lattice_model::TaskIndices;
 use lattice_slurm::array::{has_begun, number_count, rows};
 use lattice_slurm::job::{Job, Part};

@@ -3,11 +3,11 @@
 use super::command_line::Command;
 use super::sacct::form;
 use super::surroundings::{Surroundings, own_name, user_names};
-use crate::failure::{Exit, Failure};
-use crate::output::print;
-use crate::session::{Session, answer};
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::output::print;
+use lattice_cli_session::session::{Session, answer};
 use lattice_cli_syntax::compat::Compat;
 use lattice_cli_syntax::slurm_args::sacctmgr::Sacctmgr;
 use lattice_slurm::listing::Listing;

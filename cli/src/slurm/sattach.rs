@@ -1,15 +1,15 @@
 //! `sattach`: shows the output of a step while it runs.
 
 use super::arguments;
-use crate::failure::Failure;
-use crate::follow::Screen;
-use crate::label::Marks;
-use crate::output::print;
-use crate::retries::Retries;
-use crate::session::{Session, answer};
 use clap::{ArgAction, Parser};
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::follow::Screen;
+use lattice_cli_session::label::Marks;
+use lattice_cli_session::output::print;
+use lattice_cli_session::retries::Retries;
+use lattice_cli_session::session::{Session, answer};
 use lattice_cli_syntax::args::Global;
 use lattice_slurm::job_id::{JobId, launch_of_step};
 use std::ffi::OsString;

@@ -3,10 +3,10 @@
 
 use super::arguments;
 use crate::command::launch;
-use crate::failure::Failure;
-use crate::message::write_message_line;
-use crate::session::Session;
 use clap::{ArgAction, Parser};
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::message::write_message_line;
+use lattice_cli_session::session::Session;
 use lattice_cli_syntax::args::launch::Launch;
 use lattice_cli_syntax::flags::{SubmitFlags, Wireup};
 use lattice_model::Stdin;

@@ -6,12 +6,12 @@ mod options;
 
 use super::arguments;
 use super::compat;
-use crate::failure::{Exit, Failure};
-use crate::message::write_message_line;
-use crate::session::{Session, answer};
 use chosen::Chosen;
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::message::write_message_line;
+use lattice_cli_session::session::{Session, answer};
 use lattice_cli_syntax::tasks::index_runs;
 use lattice_model::AllocationState;
 use lattice_model::signal::WorkSignal;

@@ -6,10 +6,10 @@ mod update;
 
 use super::command_line::SCONTROL;
 use super::surroundings::Surroundings;
-use crate::failure::{Exit, Failure};
-use crate::output::print;
-use crate::session::{Session, answer};
 use lattice_api::v1;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::output::print;
+use lattice_cli_session::session::{Session, answer};
 use lattice_cli_syntax::slurm_args::scontrol::Scontrol;
 use lattice_slurm::commands::version_line;
 use std::ffi::OsString;

@@ -3,10 +3,10 @@
 use super::command_line::Command;
 use super::sacct::{form, wrong_field};
 use super::surroundings::{Surroundings, own_name, user_names};
-use crate::failure::{Exit, Failure};
-use crate::output::print;
-use crate::session::{Session, answer};
 use lattice_api::v1;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::output::print;
+use lattice_cli_session::session::{Session, answer};
 use lattice_cli_syntax::slurm_args::sshare::Sshare;
 use lattice_slurm::listing::{Listing, help_format};
 use lattice_slurm::share::{DEFAULT, LONG, SHARE_FIELDS, Share, normalize};

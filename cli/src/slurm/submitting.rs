@@ -1,7 +1,7 @@
 //! What the commands that submit have in common: their variables and session.
 
-use crate::failure::Failure;
-use crate::session::Session;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::session::Session;
 use lattice_cli_syntax::args::Global;
 use lattice_cli_syntax::args::output::Output;
 use lattice_cli_syntax::slurm::Given;

@@ -2,8 +2,8 @@
 
 use super::compat;
 use super::local_time::LocalZone;
-use crate::failure::Failure;
-use crate::session::now;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::session::now;
 use lattice_cli_syntax::compat::Compat;
 use lattice_model::Resources;
 use lattice_slurm::context::Context;

@@ -246,7 +246,7 @@ fn refused(w: &World) {
 fn full() {
     close();
     binaries();
-    let busy = lattice_lab::bench::busy(&fresh_dir("busy"), 6, 2, Duration::from_secs(3), None).unwrap_or_else(|e| panic!("{e:#}"));
+    let busy = lattice_lab_bench::bench::busy(&fresh_dir("busy"), 6, 2, Duration::from_secs(3), None).unwrap_or_else(|e| panic!("{e:#}"));
     for (percent, work) in [(busy.asleep, "sleeps"), (busy.awake, "runs every second")] {
         eprintln!("an agent with 2 GPUs and 6 allocations whose work {work} uses {percent:.2} % of a core");
         assert!(percent > 0.0 && percent < 100.0, "{percent}");

@@ -27,7 +27,7 @@ fn capture(w: &World, file: &str) -> String {
 }
 
 fn replay(trace: &str, files: &[&str], more: &[&str]) -> Finished {
-    lab(&[&["replay", trace, "--weights"], files, more].concat(), JOB)
+    lab(&[&["replay", "--no-build", trace, "--weights"], files, more].concat(), JOB)
 }
 
 /// The measures, without those of the time that the plans took.

@@ -189,7 +189,7 @@ impl Drop for StoppedThread {
 fn hundred() {
     close();
     binaries();
-    let took = lattice_lab::bench::adoption(&fresh_dir("adoption"), 100, 3).unwrap_or_else(|e| panic!("{e:#}"));
+    let took = lattice_lab_bench::bench::adoption(&fresh_dir("adoption"), 100, 3).unwrap_or_else(|e| panic!("{e:#}"));
     eprintln!("100 allocations adopted in {took:.0?} ms");
     assert!(took.iter().all(|ms| *ms < 10_000.0), "{took:?} ms");
 }

@@ -10,7 +10,6 @@ use super::refusal::Refusal;
 use super::requester::Requester::{self, Member, Operator, Owner, OwnerOrOperator, User, UserOfDag, UserOrOperator};
 use super::scaled_services::ScalingStep;
 use super::signing::SignedHead;
-use super::state::keyring::Secret;
 use super::tenants::{QuotaChange, TenantChange};
 use super::updates::AllocationChange;
 use super::urgency::Urgency::{self, Keeps, Mends, New};
@@ -20,6 +19,7 @@ use super::{
     Access, AccessKind, ApplyContext, DomainKey, HeldShare, Ledger, MembersStep, NodeStateChange, NotifyChannel, Outcome, Registration,
     VniPoolChange, holds, level,
 };
+use lattice_ledger_state::keyring::Secret;
 use lattice_model::access::{MemberChange, MemberStep, Role, RoleBinding, RootMay, Subject, SubjectName};
 use lattice_model::access_token::{AccessToken, TokenId};
 use lattice_model::conformance::Components;

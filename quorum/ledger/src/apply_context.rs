@@ -1,11 +1,11 @@
 //! The context in which a command is applied, and the ways in which it changes the ledger.
 
 use super::outcome::Changed;
-use super::state::allocation_index::AllocationFacts;
-use super::state::names::NamePlace;
-use super::state::node_index::NodeFacts;
-use super::state::user_usage::Counts;
 use super::state::{Domain, DomainKey, Ledger};
+use lattice_ledger_state::allocation_index::AllocationFacts;
+use lattice_ledger_state::names::NamePlace;
+use lattice_ledger_state::node_index::NodeFacts;
+use lattice_ledger_state::user_usage::Counts;
 use lattice_model::{
     Allocation, AllocationId, AuditAction, AuditRecord, LaneOf, Node, NodeId, ParentFacts, ReplicaOf, Revision, Timestamp,
 };

@@ -12,9 +12,9 @@
 //! the days of the tenants that have budgets.
 
 use super::signing::json;
-use super::state::budget_marks::ReachedMark;
 use super::usage::UsageOf;
 use super::{Action, ApplyContext, Ledger, Outcome, Subject};
+use lattice_ledger_state::budget_marks::ReachedMark;
 use lattice_model::{AuditAction, AuditRecord, Budget, BudgetMark, Tenant, Timestamp, Used};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

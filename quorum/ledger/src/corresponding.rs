@@ -15,8 +15,8 @@
 //! it; groups with more stay in `unsettled_tasks`, which is replicated, until the next command.
 
 use super::refusal::{DependencyRefusal, Refusal};
-use super::state::correspondence::EndedNews;
 use super::{ApplyContext, Ledger};
+use lattice_ledger_state::correspondence::EndedNews;
 use lattice_model::dependency::FOLLOWERS_MAX;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, Dependency, DependencyCondition, EndReason, TaskGroup, TaskIndices, TaskSet,

@@ -25,12 +25,12 @@
 //! ([`super::Changed::dropped`]): otherwise a watcher would never learn of the end.
 //!
 //! The sizes decide what is dropped, so every member must count the same: see
-//! [`crate::record_bytes`].
+//! [`lattice_ledger_state::record_bytes`].
 
 use super::refusal::{ForgottenWork, Refusal};
-use super::state::ended_place::EndedPlace;
 use super::{ApplyContext, EndedLimits, Forgotten, Ledger};
-use crate::record_bytes::allocation_bytes;
+use lattice_ledger_state::ended_place::EndedPlace;
+use lattice_ledger_state::record_bytes::allocation_bytes;
 use lattice_model::{AllocationId, Timestamp};
 use serde::{Deserialize, Serialize};
 

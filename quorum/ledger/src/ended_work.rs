@@ -22,9 +22,9 @@
 //! numbers that the lost quorum gave, and what it has is never given again under another meaning.
 
 use super::refusal::Refusal;
-use super::state::ended_work::{StoreState, UsedSoFar};
-use super::state::usage_records::Span;
 use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_ledger_state::ended_work::{StoreState, UsedSoFar};
+use lattice_ledger_state::usage_records::Span;
 use lattice_model::ended_work::{AccountedUntil, EndedWork};
 use lattice_model::{Allocation, AllocationId, AuditAction, NodeId, hostlist};
 use std::sync::Arc;

@@ -3,10 +3,10 @@
 use super::properties::scans::invariant_indexes_equal_scans;
 use super::recovery::beyond;
 use super::scenarios::{SIZE, Story, id, node, prepared, released, spec, user};
-use super::state::ended_work::ENDED_WORK_BYTES_MAX;
-use super::state::usage_records::Consumer;
 use super::task_group_scenarios::live_lanes;
 use super::{ACCOUNTING_LEASE, Action, EndsStatus, Ledger, Outcome, Refusal};
+use lattice_ledger_state::ended_work::ENDED_WORK_BYTES_MAX;
+use lattice_ledger_state::usage_records::Consumer;
 use lattice_model::ended_work::{AccountedUntil, EndedWork};
 use lattice_model::{
     AllocationSpec, AllocationState, AuditAction, AuditRecord, BudgetPeriod, DagId, DagStep, DagSubmission, EndReason, Epoch, ReportItem,

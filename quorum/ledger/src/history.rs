@@ -18,11 +18,11 @@
 //! that it lags behind. A subscriber that does not read is disconnected after ten seconds, and may
 //! resume. Watches of leases do not include renewals, which exist only in the leader's memory.
 
-use crate::record_bytes::{
+use crate::{Changed, ChangedShares, ClusterLimits, DomainKey, Lease, Ledger, WatchCursor};
+use lattice_ledger_state::record_bytes::{
     SMALL_RECORD_BYTES, allocation_bytes, node_bytes, phases_bytes, principal_bytes, removed_node_bytes, tenant_bytes, tenant_use_bytes,
     text_bytes, vcluster_bytes,
 };
-use crate::{Changed, ChangedShares, ClusterLimits, DomainKey, Lease, Ledger, WatchCursor};
 use lattice_model::shares::{PhaseRun, ShareList};
 use lattice_model::{Allocation, AllocationId, DayUse, Node, NodeId, PhasesChange, Revision, Tenant, VCluster, VniPool};
 use std::collections::VecDeque;
@@ -264,7 +264,8 @@ pub(crate) fn domain_bytes((tenant, name): &DomainKey) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::Generation;
+    use lattice_ledger_state::record_bytes::{BLOCK_BYTES, PHASES_CHANGE_BYTES};
+    use lattice_model::{Generation, Principal};
 
     fn place(generation: u64, revision: u64) -> WatchCursor {
         WatchCursor { generation: Generation(generation), revision: Revision(revision) }
@@ -311,5 +312,28 @@ mod tests {
         assert_eq!(revisions(&history, place(1, 39)), Err(Compacted { begins: place(1, 40) }));
         history.keep(0);
         assert_eq!(revisions(&history, place(1, SETS_MAX as u64 + 40)), Ok(vec![]), "who has everything is not sent away");
+    }
+
+    #[test]
+    fn the_bytes_of_leases_domains_and_phases_are_not_below_the_real_ones() {
+        let text = "x".repeat(500);
+        let lease = Lease {
+            holder: "n".repeat(63).parse().unwrap(),
+            token: u64::MAX,
+            ttl_ms: u64::MAX,
+            renewed: Revision(u64::MAX),
+            user: Some(Principal { name: text.clone(), uid: 1, gid: 1, groups: vec![7; 64] }),
+        };
+        let with_user = rmp_serde::to_vec(&(&text, &lease)).unwrap().len();
+        assert!(lease_bytes(&text, Some(&lease)) >= with_user);
+        assert!(lease_bytes(&text, None) >= text.len());
+        assert!(domain_bytes(&(text.clone(), text.clone())) >= 2 * text.len());
+        for (estimate, real) in [
+            (SMALL_RECORD_BYTES, size_of::<(String, Option<Lease>)>()),
+            (SMALL_RECORD_BYTES, size_of::<(DomainKey, Option<u32>)>()),
+            (PHASES_CHANGE_BYTES, size_of::<ChangedPhases>() + BLOCK_BYTES),
+        ] {
+            assert!((real..=real + real / 2 + 128).contains(&estimate), "{estimate} bytes are estimated, it has {real}");
+        }
     }
 }

@@ -9,16 +9,16 @@
 //! An index shows the state before the command until [`Ledger::update_indexes`]. Holdings, the usage
 //! of tenants and what depends on an allocation are counted at once.
 
-use super::state::allocation_index::{AllocationFacts, AllocationIndex};
-use super::state::dependents::Dependents;
-use super::state::domains::DomainIndex;
-use super::state::job_numbers::JobNumbers;
-use super::state::names::Names;
-use super::state::node_index::{NodeFacts, NodeIndex};
-use super::state::tenant_usage::TenantUsage;
-use super::state::usage_records::Consumer;
-use super::state::user_usage::{UserUsage, holds_nodes};
 use super::{ApplyContext, DomainKey, Holding, Ledger};
+use lattice_ledger_state::allocation_index::{AllocationFacts, AllocationIndex};
+use lattice_ledger_state::dependents::Dependents;
+use lattice_ledger_state::domains::DomainIndex;
+use lattice_ledger_state::job_numbers::JobNumbers;
+use lattice_ledger_state::names::Names;
+use lattice_ledger_state::node_index::{NodeFacts, NodeIndex};
+use lattice_ledger_state::tenant_usage::TenantUsage;
+use lattice_ledger_state::usage_records::Consumer;
+use lattice_ledger_state::user_usage::{UserUsage, holds_nodes};
 use lattice_model::{AllocationId, NodeId};
 
 impl Ledger {

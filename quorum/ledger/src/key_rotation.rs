@@ -12,8 +12,8 @@
 //! for it. A second rotation waits for the end of the first.
 
 use super::refusal::Refusal;
-use super::state::keyring::{CONFIGURED, GossipKey, KeySource, Keyring, Secret};
 use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_ledger_state::keyring::{CONFIGURED, GossipKey, KeySource, Keyring, Secret};
 use lattice_model::AuditAction;
 
 impl Ledger {

@@ -67,7 +67,6 @@ pub mod audit_chain;
 pub mod clocks;
 pub mod history;
 pub mod node_use;
-pub mod record_bytes;
 pub mod shortage;
 pub mod signing;
 
@@ -241,6 +240,12 @@ pub use conformance::DriftLimits;
 pub use dags::{DagCursor, DagFilter, DagStatus, DagSummary, StepStatus};
 pub use ended::{EndedLimitsChange, EndedStatus};
 pub use ended_work::{ACCOUNTING_LEASE, EndsStatus};
+pub use lattice_ledger_state::budget_marks::ReachedMark;
+pub use lattice_ledger_state::ended_place::EndedPlace;
+pub use lattice_ledger_state::keyring::{self, Keyring};
+pub use lattice_ledger_state::removals::{REMOVED_LEN_MAX, Removal};
+pub use lattice_ledger_state::revocations::Revocation;
+pub use lattice_ledger_state::user_limits::{UserLimit, UserLimits};
 pub use leases::held;
 pub use level::{LEVEL_KNOWN, LEVEL_MAX};
 pub use limits::LimitsStatus;
@@ -257,12 +262,6 @@ pub use requester::Requester;
 pub use revocations::REVOCATIONS_MAX;
 pub use scaled_services::ScalingStep;
 pub use services::{Endpoint, ServiceStatus};
-pub use state::budget_marks::ReachedMark;
-pub use state::ended_place::EndedPlace;
-pub use state::keyring::{self, Keyring};
-pub use state::removals::{REMOVED_LEN_MAX, Removal};
-pub use state::revocations::Revocation;
-pub use state::user_limits::{UserLimit, UserLimits};
 pub use state::{
     Admission, AuditCheckpoint, ClusterLimits, Domain, DomainKey, EndedLimits, Forgotten, Holding, LEVEL_FIRST, LIVE_MAX, Lease, Ledger,
     MAIL_CHANNEL, NODES_MAX, NotifyChannel, Recovery,

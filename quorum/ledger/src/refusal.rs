@@ -1,7 +1,7 @@
 //! Refusals: why a request was not granted, and what to do about it.
 
-use super::state::user_limits::UserLimit;
 use crate::shortage::Shortage;
+use lattice_ledger_state::user_limits::UserLimit;
 use lattice_model::access::{Role, SubjectName};
 use lattice_model::access_token::TokenId;
 use lattice_model::count::counted;

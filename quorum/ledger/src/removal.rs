@@ -18,8 +18,8 @@
 
 use super::holds::reason_is_well_formed;
 use super::refusal::{Refusal, RemovalRefusal};
-use super::state::removals::Removal;
 use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_ledger_state::removals::Removal;
 use lattice_model::{AllocationId, AuditAction, Node, NodeId, NodeState};
 
 /// Largest number of allocations named in a refusal.

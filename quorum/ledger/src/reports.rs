@@ -1,8 +1,8 @@
 //! Reports from agents, applied in sequence within an incarnation.
 
 use super::refusal::Refusal;
-use super::state::scaled_services::is_asked_to_leave;
 use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_ledger_state::scaled_services::is_asked_to_leave;
 use lattice_model::end_reason::NotSaved;
 use lattice_model::lifecycle::Event;
 use lattice_model::{

@@ -35,11 +35,11 @@ use super::claims::scheduler_lease;
 use super::preemptions::checkpoint_of;
 use super::refusal::{Refusal, UpdateRefusal};
 use super::reports::bounded;
-use super::state::scaled_services::{ReplicaCounts, ServiceReplicas, is_asked_to_leave};
-use super::state::task_groups::LanePhase;
-use super::state::user_usage::holds_nodes;
 use super::task_groups::lane_id;
 use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_ledger_state::scaled_services::{ReplicaCounts, ServiceReplicas, is_asked_to_leave};
+use lattice_ledger_state::task_groups::LanePhase;
+use lattice_ledger_state::user_usage::holds_nodes;
 use lattice_model::count::counted;
 use lattice_model::scaling::{Step, check};
 use lattice_model::{

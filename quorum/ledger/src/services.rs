@@ -5,7 +5,7 @@
 //! which a replica is asked to leave.
 
 use super::Ledger;
-use super::state::scaled_services::is_asked_to_leave;
+use lattice_ledger_state::scaled_services::is_asked_to_leave;
 use lattice_model::{Allocation, AllocationId, AllocationState, NodeId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -11,8 +11,8 @@
 //! If that goes while others before it are still there, the latest of those is the next predecessor.
 //! So a change concerns two singletons at most, however many have the same name.
 
-use super::state::names::NamePlace;
 use super::{ApplyContext, Ledger};
+use lattice_ledger_state::names::NamePlace;
 use lattice_model::{AllocationId, AllocationSpec, Principal};
 use std::collections::BTreeSet;
 use uuid::Uuid;

@@ -1,74 +1,45 @@
 //! The replicated state and its records. The command files beside this one change them.
 
-pub mod access_tokens;
-pub mod allocation_index;
-pub mod budget_marks;
-pub mod correspondence;
-pub mod dags;
-pub mod dependents;
-pub mod domains;
-pub mod ended_limits;
-pub mod ended_place;
-pub mod ended_work;
-mod entries;
-pub mod holdings;
-pub mod job_numbers;
-pub mod keyring;
-pub mod names;
-pub mod node_index;
-pub mod removals;
-pub mod revocations;
-pub mod scaled_services;
-pub mod scripts;
-pub mod submission_rates;
-pub mod task_groups;
-pub mod tenant_members;
-pub mod tenant_usage;
-pub mod usage_records;
-pub mod user_limits;
-pub mod user_usage;
-pub mod vni_use;
-
 use super::audit_chain::AuditHead;
 use super::signed_head::SignedHead;
-use access_tokens::AccessTokens;
-use allocation_index::AllocationIndex;
-use budget_marks::BudgetMarks;
-use dags::Dags;
-use dependents::Dependents;
-use domains::DomainIndex;
-pub use domains::{Domain, DomainKey};
-pub use ended_limits::{EndedLimits, Forgotten};
-use ended_place::EndedPlace;
-use ended_work::Ends;
-use entries::{each_in_turn, one_by_one};
-pub use holdings::Holding;
-use holdings::Holdings;
 use imbl::{OrdMap, OrdSet};
-use job_numbers::JobNumbers;
-use keyring::Keyring;
+use lattice_ledger_state::access_tokens::AccessTokens;
+use lattice_ledger_state::allocation_index::AllocationIndex;
+use lattice_ledger_state::budget_marks::BudgetMarks;
+use lattice_ledger_state::dags::Dags;
+use lattice_ledger_state::dependents::Dependents;
+use lattice_ledger_state::domains::DomainIndex;
+pub use lattice_ledger_state::domains::{Domain, DomainKey};
+pub use lattice_ledger_state::ended_limits::{EndedLimits, Forgotten};
+use lattice_ledger_state::ended_place::EndedPlace;
+use lattice_ledger_state::ended_work::Ends;
+use lattice_ledger_state::entries::{each_in_turn, one_by_one};
+pub use lattice_ledger_state::holdings::Holding;
+use lattice_ledger_state::holdings::Holdings;
+use lattice_ledger_state::job_numbers::JobNumbers;
+use lattice_ledger_state::keyring::Keyring;
+use lattice_ledger_state::names::Names;
+use lattice_ledger_state::node_index::NodeIndex;
+use lattice_ledger_state::removals::Removals;
+use lattice_ledger_state::revocations::Revocations;
+use lattice_ledger_state::scaled_services::ServiceReplicas;
+use lattice_ledger_state::scripts::Scripts;
+use lattice_ledger_state::submission_rates::SubmissionRates;
+use lattice_ledger_state::task_groups::GroupTasks;
+use lattice_ledger_state::tenant_members::TenantMembers;
+use lattice_ledger_state::tenant_usage::TenantUsage;
+use lattice_ledger_state::usage_records::UsageRecords;
+use lattice_ledger_state::user_limits::UserLimits;
+use lattice_ledger_state::user_usage::UserUsage;
 use lattice_model::access::{RoleBinding, RootMay};
 use lattice_model::{
     Allocation, AllocationId, BudgetPeriod, DagSize, Epoch, Generation, InteractiveSession, MemberId, Node, NodeId, Principal, Revision,
     SharePolicy, Tenant, Timestamp, VCluster, VniPool,
 };
-use names::Names;
-use node_index::NodeIndex;
-use removals::Removals;
-use revocations::Revocations;
-use scaled_services::ServiceReplicas;
-use scripts::Scripts;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
-use submission_rates::SubmissionRates;
-use task_groups::GroupTasks;
-use tenant_members::TenantMembers;
-use tenant_usage::TenantUsage;
-use usage_records::UsageRecords;
-use user_limits::UserLimits;
-use user_usage::UserUsage;
 use uuid::Uuid;
 
 /// The cluster level before any was committed.
@@ -99,7 +70,7 @@ pub struct Ledger {
     #[serde(skip)]
     pub(super) node_index: NodeIndex,
     pub(super) holdings: Holdings,
-    #[serde(with = "scripts")]
+    #[serde(with = "lattice_ledger_state::scripts")]
     pub(super) allocations: OrdMap<AllocationId, Arc<Allocation>>,
     #[serde(skip)]
     pub(super) allocation_index: AllocationIndex,

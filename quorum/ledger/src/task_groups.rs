@@ -32,12 +32,12 @@
 
 use super::corresponding::unmet_reason;
 use super::refusal::Refusal;
-use super::state::task_groups::{GroupTasks, LanePhase};
-use super::state::user_usage::holds_nodes;
 use super::task_states::{LanesObstacle, TaskPlace, TaskStates, WhichTasks};
 use super::user_limits::admits_group_bytes;
 use super::{ApplyContext, LIVE_MAX, Ledger, Outcome, Subject};
-use crate::record_bytes::TASK_RANGE_BYTES;
+use lattice_ledger_state::record_bytes::TASK_RANGE_BYTES;
+use lattice_ledger_state::task_groups::{GroupTasks, LanePhase};
+use lattice_ledger_state::user_usage::holds_nodes;
 use lattice_model::task_group::{lane_walltime, task_walltime};
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, DesiredShare, EndReason, Epoch, LaneOf, LaneReport, LaneWork,

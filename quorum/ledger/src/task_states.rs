@@ -1,6 +1,6 @@
 //! What is known of the tasks of a group: the answer to a query.
 
-use super::state::task_groups::GroupTasks;
+use lattice_ledger_state::task_groups::GroupTasks;
 use lattice_model::{AllocationId, NodeId, TaskOutcome, TaskSet};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

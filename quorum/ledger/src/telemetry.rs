@@ -5,8 +5,8 @@
 //! even if its agent is down now, and so that it ends on all nodes.
 
 use super::refusal::Refusal;
-use super::state::user_usage::holds_nodes;
 use super::{Action, ApplyContext, Ledger, Outcome, Subject};
+use lattice_ledger_state::user_usage::holds_nodes;
 use lattice_model::constraint::{TELEMETRY_AUDIT, TELEMETRY_DEBUG, has};
 use lattice_model::telemetry::CLOSELY_MS;
 use lattice_model::{AllocationId, AuditAction, NodeId, Principal, TelemetryMode, TelemetryOrder, Timestamp};

@@ -22,9 +22,9 @@
 //! as the same.
 
 use super::refusal::{Refusal, UpdateRefusal};
-use super::state::user_usage::holds_nodes;
 use super::timing::admits_times;
 use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_ledger_state::user_usage::holds_nodes;
 use lattice_model::duration::clock_text;
 use lattice_model::spec::check_task_walltime;
 use lattice_model::{

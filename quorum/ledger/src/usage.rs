@@ -11,10 +11,10 @@
 //! the records of that name, and the user's work with nodes. One about a tenant costs its running work,
 //! one about a project all work with nodes.
 
-use super::state::budget_marks::ReachedMark;
-use super::state::usage_records::{Consumer, Span};
-use super::state::user_usage::holds_nodes;
 use super::{ApplyContext, Ledger, Refusal};
+use lattice_ledger_state::budget_marks::ReachedMark;
+use lattice_ledger_state::usage_records::{Consumer, Span};
+use lattice_ledger_state::user_usage::holds_nodes;
 use lattice_model::usage::BudgetPeriod;
 use lattice_model::{Allocation, AllocationId, Budget, DailyUse, NodeUse, Tenant, Timestamp, Used, millis};
 use serde::{Deserialize, Serialize};

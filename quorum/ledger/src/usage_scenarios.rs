@@ -1,7 +1,6 @@
 //! Scenarios of what work uses, and of the budgets of tenants.
 
 use super::scenarios::{SIZE, Story, id, node, prepared, registration, released, spec, user};
-use super::state::usage_records::{Consumer, USAGE_BYTES_MAX};
 use super::{
     Action, BudgetNotice, EndedLimitsChange, NodeStateChange, Outcome, QuotaChange, Registration, SoftLimitsChange, TenantChange, UsageOf,
     UserLimitsChange,
@@ -9,6 +8,7 @@ use super::{
 use crate::Refusal;
 use crate::history::ChangeSet;
 use crate::properties::scans::invariant_indexes_equal_scans;
+use lattice_ledger_state::usage_records::{Consumer, USAGE_BYTES_MAX};
 use lattice_model::constraint::CHECKPOINTS;
 use lattice_model::usage::{DAY_MS, HOUR_MS};
 use lattice_model::{
@@ -270,7 +270,8 @@ fn use_survives_a_snapshot_and_costs_no_more_than_its_bound() {
             s.pass(DAY_MS);
         }
     }
-    let bytes: usize = s.ledger.usage_records.iter().map(|(of, record)| crate::state::usage_records::usage_record_bytes(of, record)).sum();
+    let bytes: usize =
+        s.ledger.usage_records.iter().map(|(of, record)| lattice_ledger_state::usage_records::usage_record_bytes(of, record)).sum();
     assert!(bytes <= USAGE_BYTES_MAX + 1024, "{bytes}");
     let has = |consumer| s.ledger.usage_records.get(&consumer).is_some();
     assert!(!has(Consumer::User(1)) && !has(Consumer::User(100)), "the oldest are dropped first");

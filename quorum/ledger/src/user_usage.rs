@@ -1,8 +1,8 @@
-//! Updates the usage counts of users; see [`super::state::user_usage`].
+//! Updates the usage counts of users; see [`lattice_ledger_state::user_usage`].
 
-use super::state::allocation_index::AllocationFacts;
-use super::state::user_usage::{Counted, Counts, User};
 use super::{ApplyContext, Ledger};
+use lattice_ledger_state::allocation_index::AllocationFacts;
+use lattice_ledger_state::user_usage::{Counted, Counts, User};
 use lattice_model::{Allocation, AllocationId};
 #[cfg(test)]
 use std::collections::BTreeMap;

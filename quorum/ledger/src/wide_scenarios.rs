@@ -162,7 +162,7 @@ fn reports_are_kept_as_phases_and_not_as_versions_of_the_record() {
     let (mut s, epoch) = wide(NODES);
     let mut history = History::new(s.ledger.place());
     // Less than a version of the record for each report.
-    history.keep(crate::record_bytes::allocation_bytes(&record(&s)) * 10);
+    history.keep(lattice_ledger_state::record_bytes::allocation_bytes(&record(&s)) * 10);
     let begins = s.ledger.place();
     for number in 1..NODES {
         let changed = report(&mut s, number, prepared(1, epoch));

@@ -16,8 +16,8 @@ use crate::{backup, rotation};
 use futures::future::BoxFuture;
 use lattice_api::pack::{pack, unpack};
 use lattice_ledger::access::detail_from_agent;
-use lattice_ledger::record_bytes::{allocation_bytes, ended_work_bytes};
 use lattice_ledger::{Action, EndsStatus, Outcome, Urgency};
+use lattice_ledger_state::record_bytes::{allocation_bytes, ended_work_bytes};
 use lattice_model::count::counted;
 use lattice_model::ended_work::EndedWork;
 use lattice_model::{

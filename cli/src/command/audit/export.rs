@@ -2,9 +2,9 @@
 
 use super::filter::filter;
 use super::part::next_part;
-use crate::failure::Failure;
-use crate::session::{Session, answer};
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::session::{Session, answer};
 use lattice_cli_syntax::args::audit::AuditExport;
 use std::ffi::OsString;
 use std::fs::File;

@@ -1,8 +1,8 @@
 //! The filter of audit queries.
 
-use crate::failure::Failure;
-use crate::session::{self, Session};
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::session::{self, Session};
 use lattice_cli_syntax::args::audit::AuditFilterArgs;
 use lattice_cli_syntax::time::parse_past;
 

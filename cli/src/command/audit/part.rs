@@ -1,6 +1,6 @@
 //! Reads an answer that comes in parts.
 
-use crate::failure::{Exit, Failure};
+use lattice_cli_session::failure::{Exit, Failure};
 use std::future::Future;
 use std::time::Duration;
 use tonic::Status;

@@ -1,13 +1,13 @@
 //! `lattice audit query`: lists records, the oldest first.
 
 use super::filter::filter;
-use crate::failure::Failure;
-use crate::output::{Format, TableSize, print, print_names};
-use crate::session::{Session, answer};
-use crate::shown::short;
-use crate::table::{Fit, Table};
 use lattice_api::audit::record_to_model;
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::output::{Format, TableSize, print, print_names};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::short;
+use lattice_cli_session::table::{Fit, Table};
 use lattice_cli_syntax::args::audit::AuditQuery;
 use lattice_model::AuditRecord;
 use lattice_model::time::Timestamp;
@@ -115,6 +115,6 @@ SEQ  TIME                      BY    TYPE           ALLOCATION  OWNER  DETAIL
 ";
         assert_eq!(table(std::slice::from_ref(&record), TableSize::default()), want);
         let wide = v1::AuditRecord { node: "x1000c0s0b0n3".into(), detail: "a long story ".repeat(20), actor: "a".repeat(64), ..record };
-        crate::table::assert_fits(&table(&[wide], crate::table::NARROW));
+        lattice_cli_session::table::assert_fits(&table(&[wide], lattice_cli_session::table::NARROW));
     }
 }

@@ -1,12 +1,12 @@
 //! `lattice audit verify`: verifies every link of the chain and every signature.
 
 use super::part::next_part;
-use crate::failure::Failure;
-use crate::output::{Format, print, print_names};
-use crate::session::{Session, answer};
-use crate::table::Table;
 use lattice_api::v1;
 use lattice_api::v1::verify_audit_progress::Key;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::output::{Format, print, print_names};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::table::Table;
 use lattice_cli_syntax::args::audit::AuditVerify;
 use std::time::{Duration, Instant};
 

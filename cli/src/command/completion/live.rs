@@ -3,13 +3,13 @@
 //! The agent answers as it answers any call of this user: what the user may not see is not in it. A completion waits for
 //! the agent only briefly, renews no login, and has no values where something fails.
 
-use crate::failure::Failure;
-use crate::session::{Session, answer};
-use crate::shown::short;
-use crate::table::one_line;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use lattice_api::allocation::STATES;
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::short;
+use lattice_cli_session::table::one_line;
 use lattice_cli_syntax::args::Global;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;

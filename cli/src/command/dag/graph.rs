@@ -9,9 +9,9 @@
 //! would be wider than a screen, or very long, is a list by level instead: each step is one level below the lowest of
 //! those that it depends on.
 
-use crate::output::{TableSize, Width};
-use crate::table::{entry, one_line};
 use lattice_api::v1;
+use lattice_cli_session::output::{TableSize, Width};
+use lattice_cli_session::table::{entry, one_line};
 use std::collections::BTreeMap;
 
 /// How many of those that a step depends on are named on a screen.

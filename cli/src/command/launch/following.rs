@@ -1,19 +1,19 @@
 //! Follows a launch inside an allocation to its end.
 
-use crate::exits::ExitTable;
-use crate::failure::{BROKEN_PIPE, Exit, Failure};
-use crate::feeder::Feeder;
-use crate::follow::{Screen, program_code, report_why_ended};
-use crate::interrupts::Interrupts;
-use crate::message::{write_message, write_message_line};
-use crate::retries::Retries;
-use crate::session::{Session, answer};
-use crate::shown::short;
-use crate::typist::{EndSignals, Typist};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::launch_event::{RankExit, What};
 use lattice_api::v1::launch_input_request::Start;
+use lattice_cli_session::exits::ExitTable;
+use lattice_cli_session::failure::{BROKEN_PIPE, Exit, Failure};
+use lattice_cli_session::feeder::Feeder;
+use lattice_cli_session::follow::{Screen, program_code, report_why_ended};
+use lattice_cli_session::interrupts::Interrupts;
+use lattice_cli_session::message::{write_message, write_message_line};
+use lattice_cli_session::retries::Retries;
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::short;
+use lattice_cli_session::typist::{EndSignals, Typist};
 use lattice_slurm::task_exits;
 use std::cell::Cell;
 use std::convert::Infallible;

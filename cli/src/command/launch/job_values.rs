@@ -1,10 +1,10 @@
 //! What the names of files need to know about the job in which `srun` runs.
 
-use crate::failure::Failure;
-use crate::redirection::Redirection;
-use crate::session::answer;
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::redirection::Redirection;
+use lattice_cli_session::session::answer;
 use lattice_model::TaskGroup;
 
 /// Completes the values of the job. Asks the agent only for what its files' names need, and is not known yet.

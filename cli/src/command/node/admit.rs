@@ -1,12 +1,12 @@
 //! `lattice node admit`.
 
 use super::each::apply_to_each;
-use crate::failure::Failure;
-use crate::output::{Format, TableSize, print, print_names};
-use crate::session::{Session, answer};
-use crate::shown::{filled, time};
-use crate::table::{Fit, Table};
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::output::{Format, TableSize, print, print_names};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::{filled, time};
+use lattice_cli_session::table::{Fit, Table};
 use lattice_cli_syntax::args::node::Admit;
 use lattice_model::resources::bytes_text;
 
@@ -89,7 +89,7 @@ fn json(now: &v1::ListAdmissionsResponse) -> serde_json::Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::{NARROW, assert_fits};
+    use lattice_cli_session::table::{NARROW, assert_fits};
 
     #[test]
     fn nodes_that_wait_come_before_those_that_are_admitted() {

@@ -1,7 +1,7 @@
 //! Confirmation before an irreversible operation.
 
-use crate::failure::{Exit, Failure};
-use crate::message::write_message;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::message::write_message;
 use std::io::{self, BufRead, IsTerminal};
 
 /// Returns if `--yes` was given, or if the person at the terminal confirms. Refuses if there is no terminal.

@@ -1,9 +1,9 @@
 //! `lattice node confirm-dead`.
 
 use super::each::{apply_to_each, expand_lists};
-use crate::failure::Failure;
-use crate::session::{Session, answer};
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::session::{Session, answer};
 use lattice_cli_syntax::args::node::ConfirmDead;
 use lattice_model::hostlist;
 

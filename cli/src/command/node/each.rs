@@ -1,8 +1,8 @@
 //! Applies one operation to each of several nodes: prints a line for each, and names the nodes for which it failed.
 
-use crate::failure::{Exit, Failure};
-use crate::output::{Format, print, print_names};
-use crate::session::Session;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::output::{Format, print, print_names};
+use lattice_cli_session::session::Session;
 use lattice_model::{NodeId, hostlist};
 use std::collections::BTreeSet;
 

@@ -1,11 +1,11 @@
 //! The facts that a node publishes about itself, as an agent received them.
 
-use crate::failure::Failure;
-use crate::session::answer;
-use crate::shown::{filled, short, with_exit};
-use crate::table::block;
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::session::answer;
+use lattice_cli_session::shown::{filled, short, with_exit};
+use lattice_cli_session::table::block;
 use lattice_model::resources::bytes_text;
 
 pub async fn fetch(client: &Client, node: &str) -> Result<v1::NodeFactResponse, Failure> {

@@ -1,13 +1,13 @@
 //! `lattice node fingerprint`, and the display of a node's conformance.
 
 use super::each::{expand_lists, name_if_unavailable};
-use crate::failure::Failure;
-use crate::output::{Format, print, print_names};
-use crate::session::{Session, answer};
-use crate::shown::{filled, time};
-use crate::table::block;
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::output::{Format, print, print_names};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::{filled, time};
+use lattice_cli_session::table::block;
 use lattice_cli_syntax::args::node::Fingerprint;
 use lattice_model::NodeId;
 use lattice_model::conformance::short;

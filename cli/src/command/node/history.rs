@@ -2,13 +2,13 @@
 
 use super::each::{expand_lists, name_if_unavailable};
 use crate::command::audit::archived;
-use crate::failure::{Exit, Failure};
-use crate::output::{Format, TableSize, Width, print, print_names};
-use crate::session::{self, Session, answer};
-use crate::table::{Fit, Table};
 use lattice_api::audit::record_to_model;
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::output::{Format, TableSize, Width, print, print_names};
+use lattice_cli_session::session::{self, Session, answer};
+use lattice_cli_session::table::{Fit, Table};
 use lattice_cli_syntax::args::node::History;
 use lattice_cli_syntax::time::parse_past;
 use lattice_model::time::Timestamp;

@@ -2,11 +2,11 @@
 
 use super::confirm::require_confirmation;
 use super::each::apply_to_each;
-use crate::failure::Failure;
-use crate::session::{self, Session, answer};
-use crate::shown::short;
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::session::{self, Session, answer};
+use lattice_cli_session::shown::short;
 use lattice_cli_syntax::args::node::{Boot, Cordon, Disable, Fail, OnNodes, Uncordon, Wipe, WithReason};
 use lattice_cli_syntax::time;
 use lattice_model::{HoldKind, hostlist};

@@ -2,15 +2,15 @@
 
 use super::{fact, fingerprint, waits};
 use crate::command::nodes;
-use crate::failure::Failure;
-use crate::node_list;
-use crate::output::{Format, TableSize, print, print_names};
-use crate::session::{Session, answer};
-use crate::shown::{NodeJson, disclosed, domains_text, filled, nodes_table, short, time, with_exit};
-use crate::table::{Fit, Table, block};
 use lattice_api::client::Client;
 use lattice_api::json::{ConformanceJson, LocalDomainJson};
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::node_list;
+use lattice_cli_session::output::{Format, TableSize, print, print_names};
+use lattice_cli_session::session::{Session, answer};
+use lattice_cli_session::shown::{NodeJson, disclosed, domains_text, filled, nodes_table, short, time, with_exit};
+use lattice_cli_session::table::{Fit, Table, block};
 use lattice_cli_syntax::args::node::NodeSelection;
 use lattice_model::{HoldKind, NodeTopology};
 use std::collections::BTreeSet;

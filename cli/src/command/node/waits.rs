@@ -1,9 +1,9 @@
 //! The work left on a node that a drain waits for.
 
-use crate::output::TableSize;
-use crate::shown::{disclosed, filled, short, time};
-use crate::table::{Fit, Table};
 use lattice_api::v1;
+use lattice_cli_session::output::TableSize;
+use lattice_cli_session::shown::{disclosed, filled, short, time};
+use lattice_cli_session::table::{Fit, Table};
 use serde_json::{Value, json};
 
 /// How the table is made narrower.
@@ -56,7 +56,7 @@ pub fn json(found: &v1::NodeWaitsResponse) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::{NARROW, assert_fits};
+    use lattice_cli_session::table::{NARROW, assert_fits};
 
     #[test]
     fn running_and_ended_work_are_distinguished() {

@@ -1,8 +1,8 @@
 //! `lattice status --sort` and `--since`.
 
-use crate::shown::counts::node_number;
 use lattice_api::allocation::{STATES, state_from_name};
 use lattice_api::v1;
+use lattice_cli_session::shown::counts::node_number;
 use lattice_cli_syntax::args::allocations::{SortColumn, SortKey};
 use lattice_model::time::Timestamp;
 use std::cmp::Ordering;

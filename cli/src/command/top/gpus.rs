@@ -1,9 +1,9 @@
 //! `lattice top --per-gpu`: each GPU of an allocation.
 
 use super::value::{age_text, value_text};
-use crate::output::TableSize;
-use crate::table::{Fit, Table};
 use lattice_api::v1;
+use lattice_cli_session::output::TableSize;
+use lattice_cli_session::table::{Fit, Table};
 
 /// The columns with their headings.
 const COLUMNS: &[(&str, &str)] = &[

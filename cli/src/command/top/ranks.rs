@@ -1,9 +1,9 @@
 //! `lattice top --per-rank`: each rank, and the busiest and the least busy rank of each launch.
 
-use crate::output::TableSize;
-use crate::table::{Fit, Table};
 use lattice_api::measurements::{LaunchUsage, launches, sorted_ranks};
 use lattice_api::v1;
+use lattice_cli_session::output::TableSize;
+use lattice_cli_session::table::{Fit, Table};
 use lattice_model::resources::bytes_text;
 
 fn cores(value: f64) -> String {

@@ -1,6 +1,6 @@
 //! Where a trace is written: stdout, or a file that appears when it is complete and replaces no other.
 
-use crate::failure::{Exit, Failure};
+use lattice_cli_session::failure::{Exit, Failure};
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{self, BufWriter, Write};

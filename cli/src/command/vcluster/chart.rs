@@ -8,7 +8,7 @@
 //!
 //! The axis has a round step, and each cell of a line is a twelfth of it.
 
-use crate::table::{NOTHING, one_line, shortened};
+use lattice_cli_session::table::{NOTHING, one_line, shortened};
 use lattice_model::time::Timestamp;
 
 /// Characters of a line.

@@ -1,9 +1,9 @@
 //! One vCluster, or all of them, as the agent answers.
 
-use crate::failure::{Exit, Failure};
-use crate::session::answer;
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::session::answer;
 
 /// All of them: `default` first, then by name.
 pub async fn all(client: &Client) -> Result<Vec<v1::VCluster>, Failure> {

@@ -1,9 +1,9 @@
 //! The settings of a vCluster, in lines with labels.
 
 use super::chart::LINE_CHARS_MAX;
-use crate::shown::{filled, folded};
-use crate::table::shortened;
 use lattice_api::v1;
+use lattice_cli_session::shown::{filled, folded};
+use lattice_cli_session::table::shortened;
 use lattice_model::duration::clock_text;
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ fn weight_lines(v: &v1::VCluster) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::block;
+    use lattice_cli_session::table::block;
 
     fn vcluster() -> v1::VCluster {
         v1::VCluster {

@@ -4,11 +4,11 @@
 //! get these nodes first: as in Slurm, the time is an estimate.
 
 use crate::command::submit;
-use crate::failure::Failure;
-use crate::message::write_message_line;
-use crate::session::{Session, answer, now};
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::message::write_message_line;
+use lattice_cli_session::session::{Session, answer, now};
 use lattice_cli_syntax::compat::Compat;
 use lattice_model::constraint::UNIFIED_MEMORY;
 use lattice_model::count::counted;

@@ -2,10 +2,10 @@
 
 use super::filter;
 use super::options::Options;
-use crate::failure::{Exit, Failure};
-use crate::session::{Session, answer};
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::session::{Session, answer};
 use lattice_cli_syntax::compat::Compat;
 use lattice_slurm::job_id::JobId;
 

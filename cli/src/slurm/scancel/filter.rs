@@ -1,10 +1,10 @@
 //! The filters of `scancel`.
 
 use super::options::Options;
-use crate::failure::Failure;
-use crate::listing;
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::listing;
 use lattice_cli_syntax::compat::Compat;
 use lattice_cli_syntax::layout::parse_nodelist;
 use lattice_model::AllocationState;

@@ -1,13 +1,13 @@
 //! `scontrol hold`, `release`, `requeue`, `wait_job`. Each goes on after a failure.
 
-use crate::failure::Failure;
-use crate::listing;
-use crate::session::{Session, answer};
 use crate::slurm::command_line::SCONTROL;
 use crate::slurm::jobs::job_ids;
 use lattice_api::allocation::state_from_name;
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::listing;
+use lattice_cli_session::session::{Session, answer};
 use lattice_model::AllocationState;
 
 /// The keys of jobs: numbers, or `jobname=NAME` for all with this name that have not ended.

@@ -1,12 +1,12 @@
 //! `scontrol show` and `scontrol write`.
 
-use crate::failure::Failure;
-use crate::output::{Notation, print};
-use crate::session::{Session, answer};
 use crate::slurm::cluster::{expanded, fetch_nodes, fetch_partitions, fetch_sizes};
 use crate::slurm::jobs::{Wanted, add_task_nodes, expand, job_ids};
 use crate::slurm::surroundings::Surroundings;
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::output::{Notation, print};
+use lattice_cli_session::session::{Session, answer};
 use lattice_cli_syntax::slurm_args::scontrol::Scontrol;
 use lattice_model::{NodeId, hostlist};
 use lattice_slurm::json;

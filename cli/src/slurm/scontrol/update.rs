@@ -1,14 +1,14 @@
 //! `scontrol update JobId=… KEY=VALUE` and `scontrol update NodeName=… State=…`.
 
 use super::change::{keys, reported};
-use crate::failure::Failure;
-use crate::session::{Session, answer};
 use crate::slurm::cluster::{expanded, fetch_nodes};
 use crate::slurm::command_line::SCONTROL;
 use crate::slurm::surroundings::Surroundings;
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::update_allocation_request::Walltime;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::session::{Session, answer};
 use lattice_slurm::time::{Side, parse_limit};
 
 /// What keeps new work off a node and is lifted by `State=RESUME`.

@@ -1,6 +1,6 @@
 //! `srun --multi-prog`: the programs in a file become those of one launch.
 
-use crate::failure::Failure;
+use lattice_cli_session::failure::Failure;
 use lattice_cli_syntax::args::launch::Launch;
 use lattice_slurm::multi_prog::{MultiProg, Part};
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! A step of `srun`: a launch inside an allocation, which has what a step can have.
 
-use crate::failure::Failure;
-use crate::session::{Session, answer};
 use lattice_api::v1;
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::session::{Session, answer};
 use lattice_cli_syntax::args::launch::Launch;
 use lattice_cli_syntax::flags::{NodeCount, SubmitFlags};
 use lattice_cli_syntax::layout;

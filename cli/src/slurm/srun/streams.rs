@@ -1,8 +1,8 @@
 //! Where the ranks of `srun` read their input, and where their output goes.
 
-use crate::failure::Failure;
-use crate::feeder;
-use crate::redirection::{Redirection, Target};
+use lattice_cli_session::failure::Failure;
+use lattice_cli_session::feeder;
+use lattice_cli_session::redirection::{Redirection, Target};
 use lattice_cli_syntax::args::launch::Launch;
 use lattice_cli_syntax::slurm::OwnOptions;
 use lattice_model::Stdin;
@@ -83,8 +83,8 @@ pub fn redirection(own: &OwnOptions, dir: PathBuf, job: JobValues) -> Option<Red
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::label::Source;
-    use crate::redirection::Route;
+    use lattice_cli_session::label::Source;
+    use lattice_cli_session::redirection::Route;
 
     #[test]
     fn errors_go_where_output_goes_unless_they_have_a_target() {

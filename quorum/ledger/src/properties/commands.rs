@@ -5,11 +5,11 @@ use super::{NODES, TENANT};
 use crate::keyring::Secret;
 use crate::scenarios::{SIZE, id, node, registration, spec, user};
 use crate::signing::SignedHead;
-use crate::state::user_usage::holds_nodes;
 use crate::{
     ACCOUNTING_LEASE, Access, AccessKind, Action, AllocationChange, EndedLimitsChange, Ledger, NodeStateChange, NotifyChannel, QuotaChange,
     Registration, SCHEDULER_LEASE, ScalingStep, TenantChange, UserLimitsChange, VClusterChange, VniPoolChange, scheduler_lease,
 };
+use lattice_ledger_state::user_usage::holds_nodes;
 use lattice_model::claim::ClaimShare;
 use lattice_model::constraint::{CHECKPOINTS, RUN_LEASE, TELEMETRY_AUDIT, TELEMETRY_DEBUG};
 use lattice_model::end_reason::NotSaved;

@@ -3,10 +3,10 @@
 use super::TENANT;
 use crate::keyring::{CONFIGURED, Keyring};
 use crate::signing::SignedHead;
-use crate::state::scaled_services::is_asked_to_leave;
-use crate::state::task_groups::GroupTasks;
-use crate::state::usage_records::Consumer;
 use crate::{Applied, LEVEL_KNOWN, Ledger, WhichTasks};
+use lattice_ledger_state::scaled_services::is_asked_to_leave;
+use lattice_ledger_state::task_groups::GroupTasks;
+use lattice_ledger_state::usage_records::Consumer;
 use lattice_model::{
     Allocation, AllocationId, AllocationState, AuditAction, BudgetPeriod, DependencyCondition, Epoch, HoldKind, Node, NodeState,
     OnIsolation, ParentFacts, ParentState, Used,

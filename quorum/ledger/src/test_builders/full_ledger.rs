@@ -2,11 +2,11 @@
 
 use super::{allocation, components, node, registration, user, vcluster_change};
 use crate::keyring::Secret;
-use crate::state::usage_records::{Consumer, Span};
 use crate::{
     ACCOUNTING_LEASE, Action, Command, EndedLimitsChange, LEVEL_MAX, Ledger, NotifyChannel, QuotaChange, ReachedMark, Registration,
     SCHEDULER_LEASE, ScalingStep, SoftLimitsChange, TenantChange, UserLimitsChange, VniPoolChange,
 };
+use lattice_ledger_state::usage_records::{Consumer, Span};
 use lattice_model::access::{MemberChange, MemberStep, Role, RoleBinding, RootMay, Scopes, Subject};
 use lattice_model::access_token::{AccessToken, TokenId};
 use lattice_model::claim::ClaimShare;

@@ -2,8 +2,8 @@
 
 use super::three_nodes;
 use crate::scenarios::{id, node, user};
-use crate::state::usage_records::Consumer;
 use crate::{ACCOUNTING_LEASE, Action, Outcome};
+use lattice_ledger_state::usage_records::Consumer;
 use lattice_model::ended_work::AccountedUntil;
 use lattice_model::{AllocationId, BudgetPeriod, EndReason, ReportItem, Used};
 use uuid::Uuid;

@@ -1,0 +1,28 @@
+//! The program that measures and simulates: a package of its own (`lab/bench`), for which the demo does not wait.
+
+use crate::binaries::Binaries;
+use anyhow::{Context, Result};
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Replaces this process by `lattice-lab-bench SUBCOMMAND ARGUMENTS`. The program is built first, unless the arguments
+/// have `--no-build`; `bench`, which starts daemons, gets this argument too.
+///
+/// # Errors
+///
+/// The program cannot be built or started.
+pub fn replace_by(subcommand: &str, arguments: &[OsString]) -> Result<Infallible> {
+    let binaries = Binaries::beside_lab()?;
+    let is_no_build = |argument: &&OsString| *argument == "--no-build";
+    if !arguments.iter().any(|argument| is_no_build(&argument)) {
+        binaries.build_bench()?;
+    }
+    let program = binaries.bench();
+    let passed = arguments.iter().filter(|argument| subcommand == "bench" || !is_no_build(argument));
+    let error = Command::new(&program).arg(subcommand).args(passed).exec();
+    Err(error).with_context(|| {
+        format!("cannot run {}: build it with `cargo build -p lattice-lab-bench`, or leave --no-build out", program.display())
+    })
+}

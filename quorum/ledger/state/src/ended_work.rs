@@ -1,0 +1,132 @@
+//! Ended work that waits until the accounting store has it, and what live work has used so far.
+
+use crate::entries::one_by_one;
+use crate::record_bytes::ended_work_bytes;
+use imbl::OrdMap;
+use lattice_model::ended_work::{AccountedUntil, EndedWork};
+use lattice_model::{AllocationId, Timestamp, Used};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// Largest size of the ended work that waits, in bytes: about 80,000 records. Tests of this crate fill a
+/// smaller one.
+pub const ENDED_WORK_BYTES_MAX: usize = if cfg!(test) { 256 * 1024 } else { 64 * 1024 * 1024 };
+
+/// Which store gets the ended work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StoreState {
+    /// None has been seen yet: ends are numbered, and none is kept.
+    #[default]
+    Unseen,
+    /// This one, which has everything up to a number.
+    Current(AccountedUntil),
+    /// Accounting was moved: the next store that asks, except the one that it was moved away from.
+    Open { former: Option<Uuid> },
+}
+
+/// What the former claims of an allocation have used, and when the first of them began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsedSoFar {
+    pub used: Used,
+    /// Cores × milliseconds.
+    pub core_ms: u64,
+    /// When nodes were first claimed for it.
+    pub claimed_at: Option<Timestamp>,
+    /// When it first began to run.
+    pub started_at: Option<Timestamp>,
+}
+
+/// See the module documentation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ends {
+    /// The number of the latest end.
+    pub last: u64,
+    pub store: StoreState,
+    /// By their numbers.
+    #[serde(deserialize_with = "one_by_one")]
+    waiting: OrdMap<u64, Arc<EndedWork>>,
+    /// Their size, in bytes.
+    #[serde(skip)]
+    bytes: usize,
+    /// How many were dropped before a store had them.
+    dropped: u64,
+    /// Whether that is on record already. Reset when half of the memory is free again.
+    is_dropping: bool,
+    /// Of allocations that have not ended and have lost a claim.
+    #[serde(deserialize_with = "one_by_one")]
+    pub used_so_far: OrdMap<AllocationId, UsedSoFar>,
+}
+
+impl Ends {
+    /// Whether nothing has ended, and no claim either.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether ended work is kept until a store has it.
+    pub fn are_kept(&self) -> bool {
+        match self.store {
+            StoreState::Unseen => false,
+            StoreState::Current(_) | StoreState::Open { .. } => true,
+        }
+    }
+
+    /// What the store has confirmed; `None`: there is no store now.
+    pub fn accounted(&self) -> Option<AccountedUntil> {
+        match self.store {
+            StoreState::Current(until) => Some(until),
+            StoreState::Unseen | StoreState::Open { .. } => None,
+        }
+    }
+
+    /// How many records wait.
+    pub fn waiting_count(&self) -> u64 {
+        self.waiting.len() as u64
+    }
+
+    /// How many were dropped before a store had them.
+    pub fn dropped_count(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Those that wait and have higher numbers than this one, in their order.
+    pub fn after(&self, sequence: u64) -> impl Iterator<Item = &Arc<EndedWork>> {
+        self.waiting.range(sequence.saturating_add(1)..).map(|(_, work)| work)
+    }
+
+    /// Adds the latest one, and drops the oldest if all need too much memory. Returns whether dropping begins
+    /// with this.
+    pub fn push(&mut self, work: EndedWork) -> bool {
+        self.bytes += ended_work_bytes(&work);
+        self.waiting.insert(work.sequence, Arc::new(work));
+        let was_dropping = self.is_dropping;
+        while self.bytes > ENDED_WORK_BYTES_MAX && self.remove_oldest() {
+            self.dropped += 1;
+            self.is_dropping = true;
+        }
+        self.is_dropping && !was_dropping
+    }
+
+    /// The store has everything up to this number.
+    pub fn forget_until(&mut self, sequence: u64) {
+        while self.waiting.get_min().is_some_and(|(oldest, _)| *oldest <= sequence) && self.remove_oldest() {}
+        if self.bytes <= ENDED_WORK_BYTES_MAX / 2 {
+            self.is_dropping = false;
+        }
+    }
+
+    /// Returns whether there was one.
+    fn remove_oldest(&mut self) -> bool {
+        let Some(oldest) = self.waiting.get_min().map(|(sequence, _)| *sequence) else { return false };
+        if let Some(work) = self.waiting.remove(&oldest) {
+            self.bytes -= ended_work_bytes(&work);
+        }
+        true
+    }
+
+    /// Derives what is not part of the replicated state.
+    pub fn build_index(&mut self) {
+        self.bytes = self.waiting.values().map(|work| ended_work_bytes(work)).sum();
+    }
+}

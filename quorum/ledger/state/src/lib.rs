@@ -1,0 +1,34 @@
+//! What the replicated state is made of: tables with their indexes and counts, and the bytes that a record takes in memory.
+//!
+//! Each module is one table or one index. None knows a command: `lattice-ledger` decides what changes, so that the state can be
+//! read without the reasons for it.
+
+pub mod access_tokens;
+pub mod allocation_index;
+pub mod budget_marks;
+pub mod correspondence;
+pub mod dags;
+pub mod dependents;
+pub mod domains;
+pub mod ended_limits;
+pub mod ended_place;
+pub mod ended_work;
+pub mod entries;
+pub mod holdings;
+pub mod job_numbers;
+pub mod keyring;
+pub mod names;
+pub mod node_index;
+pub mod record_bytes;
+pub mod removals;
+pub mod revocations;
+pub mod scaled_services;
+pub mod scripts;
+pub mod submission_rates;
+pub mod task_groups;
+pub mod tenant_members;
+pub mod tenant_usage;
+pub mod usage_records;
+pub mod user_limits;
+pub mod user_usage;
+pub mod vni_use;
