@@ -71,6 +71,7 @@ fn runs(s: &mut Story, number: u32, on: u8) -> Epoch {
     let claim = claim(s, number, on);
     let Ok(Outcome::Claimed { epoch }) = s.act(Action::Claim(claim)) else { panic!("replica {number} waits for nodes") };
     s.report(on, ReportItem::Prepared { allocation: replica(number), epoch });
+    s.report(on, ReportItem::PortsOpen { allocation: replica(number), epoch, ports: vec![80] });
     epoch
 }
 
