@@ -207,6 +207,7 @@ fn refusals(w: &World, id: &str) {
     let reactive = |option| ["submit", "--reactive", "--min-nodes=1", "--max-nodes=3", option, "--", "/bin/true"];
     refused(w, &reactive("--walltime=1h"), 2, "a scaled service has no walltime: leave out --walltime or --reactive");
     refused(w, &reactive("--service"), 2, "--service is one allocation, --reactive has replicas");
+    refused(w, &reactive("--scale-metric=request_rate"), 2, "Name connection_rate");
     let script = w.script("both.sh", "#!/bin/sh\n#LATTICE service\n#LATTICE reactive\ntrue\n");
     refused(w, &["submit", &script], 2, "lines 2 and 3: #LATTICE: --service is one allocation, --reactive has replicas");
 }
