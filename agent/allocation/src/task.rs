@@ -245,6 +245,9 @@ impl AllocationTask {
             FromShim::Going => {}
             FromShim::ScriptStarted => self.began(),
             FromShim::LaneOpened => self.lane_opened(),
+            FromShim::LanePaused { why } => {
+                self.set_detail(&why.map_or_else(|| "running".to_owned(), |why| format!("running; the lane begins no task: {why}")));
+            }
             FromShim::TasksEnded { report, .. } => self.tasks_ended(report),
             FromShim::RunLease { until_ms } => self.handle_lease(RunLeaseEvent::Reported { until_ms }).await,
             FromShim::RunLeaseLapsed => self.handle_lease(RunLeaseEvent::Lapsed).await,

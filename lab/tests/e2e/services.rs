@@ -107,6 +107,7 @@ fn late(w: &World) {
     let node = w.status(&id)["nodes"][0].as_str().unwrap().to_owned();
     let awaited = format!("not listed as a service yet: port {port} at 127.0.0.1: connection refused");
     w.wait("the awaited port to be shown", || w.at(&node).json(&["node", "status"]).is_ok_and(|now| now.to_string().contains(&awaited)));
+    assert!(w.ok(&["explain", &id]).contains(&awaited));
     assert_eq!(w.run(&["service", "lookup", "late"]).code(), 3);
     let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
     wait_endpoints(w, "late", &[port]);
