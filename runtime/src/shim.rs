@@ -11,8 +11,8 @@
 //! neither side tracks what the other has received.
 //!
 //! Guarantees for the agent: an end is in the file [`ShimDir::exits`] before it is reported, unless the disk is full
-//! (read the file with [`crate::exits::read`] when the shim is dead); an abort that follows from a rank's end is reported before that end;
-//! a frame that was sent completely is acted on, even if the agent died right after it.
+//! (read the file with [`crate::exits::read_recorded`] when the shim is dead); an abort that follows from a rank's end
+//! is reported before that end; a frame that was sent completely is acted on, even if the agent died right after it.
 
 mod frame;
 mod living;
