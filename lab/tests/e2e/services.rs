@@ -62,7 +62,8 @@ fn found(w: &World) {
     assert!(w.ok(&["status", &first]).contains(&format!("api:{port}/http, metrics:{metrics}/tcp")));
     // Users see the services of their own tenants, or of the one that they name.
     assert_eq!(w.run_as(NOBODY, &["service", "lookup", "api"]).code(), 3);
-    assert_eq!(w.run_as(NOBODY, &["service", "lookup", "metrics", "--tenant", "physics", "-o", "name"]).out().trim(), format!("127.0.0.1:{metrics}"));
+    let of_other = w.run_as(NOBODY, &["service", "lookup", "metrics", "--tenant", "physics", "-o", "name"]);
+    assert_eq!(of_other.out().trim(), format!("127.0.0.1:{metrics}"));
     // Work sees the services of its own tenant, or, as its owner, of the one that it names.
     let path = format!("PATH={}:/usr/bin:/bin", w.dir.join("bin").display());
     let ask = "lattice service lookup metrics -o name; echo code $?; lattice service list --tenant physics; echo other $?";

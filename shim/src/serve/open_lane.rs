@@ -180,7 +180,8 @@ impl OpenLane {
     /// When there is something to do.
     pub(super) fn due_ms(&self) -> Option<u64> {
         let task = self.task.as_ref().and_then(Task::due_ms);
-        task.into_iter().chain(self.lane.report_due_ms()).chain(self.starts.retry_at).chain(self.pause.as_ref().map(|pause| pause.retry_at)).min()
+        let pause = self.pause.as_ref().map(|pause| pause.retry_at);
+        task.into_iter().chain(self.lane.report_due_ms()).chain(self.starts.retry_at).chain(pause).min()
     }
 
     /// The messages for an agent after a connect. `has_ended`: the end of the lane itself follows, and it may get no

@@ -37,7 +37,6 @@ fn run_replica(quorum: &mut Quorum, number: u32, on: u8) -> Epoch {
         Claim { allocation: replica(number), requeue_count: 0, lease_token: quorum.token, shares, after: None, by: None, walltime: None };
     let Ok(Outcome::Claimed { epoch }) = quorum.act(Action::Claim(claim)) else { panic!("replica {number} waits for nodes") };
     quorum.report(on, ReportItem::Prepared { allocation: replica(number), epoch });
-    quorum.report(on, ReportItem::PortsOpen { allocation: replica(number), epoch, ports: vec![80] });
     epoch
 }
 
