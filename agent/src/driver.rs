@@ -108,6 +108,7 @@ fn publish(brain: &Brain, outputs: &Outputs, changed: bool) {
         | ReportItem::Released { .. }
         | ReportItem::NotPreempted { .. }
         | ReportItem::Checkpointed { .. }
+        | ReportItem::PortsOpen { .. }
         | ReportItem::UnreportedHealth { .. } => None,
     });
     let view = NodeView {

@@ -620,6 +620,7 @@ impl Session {
             | ReportItem::Released { .. }
             | ReportItem::NotPreempted { .. }
             | ReportItem::Checkpointed { .. }
+            | ReportItem::PortsOpen { .. }
             | ReportItem::UnreportedHealth { .. } => false,
         };
         reported_otherwise && item.subject().is_some_and(alone)
@@ -690,7 +691,9 @@ async fn passed(until: Option<Instant>) {
 /// The points at which a test may kill the agent: before a report is sent, and directly after.
 fn points_of(item: &ReportItem) -> [Point; 2] {
     match item {
-        ReportItem::Prepared { .. } | ReportItem::PrepareFailed { .. } => [Point::PreparedReportUnsent, Point::PreparedReportSent],
+        ReportItem::Prepared { .. } | ReportItem::PrepareFailed { .. } | ReportItem::PortsOpen { .. } => {
+            [Point::PreparedReportUnsent, Point::PreparedReportSent]
+        }
         ReportItem::Ended { .. } => [Point::EndedReportUnsent, Point::EndedReportSent],
         ReportItem::Released { .. } => [Point::ReleasedReportUnsent, Point::ReleasedReportSent],
         ReportItem::Checkpointed { .. } => [Point::SaveReportUnsent, Point::SaveReportSent],

@@ -5,9 +5,9 @@
 //! ```
 //!
 //! Each request is a connection of its own to a [`crate::http_server`]. A client uses a list for a short time only: a
-//! replica that is not on the newest list goes on for a while, and not for ever. A replica is listed as soon as it runs,
-//! perhaps before it listens, so an endpoint counts once it has accepted a connection. From then on every request that is
-//! not answered with 200 has failed, and so has a list without endpoints.
+//! replica that is not on the newest list goes on for a while, and not for ever. Refused connections of an endpoint that
+//! has never accepted one are counted apart: it was listed too early. Every other request that is not answered with 200
+//! has failed, and so has a list without endpoints.
 
 use crate::networks::Networks;
 use anyhow::{Context, Result, ensure};

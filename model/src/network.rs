@@ -25,6 +25,9 @@ const PROTOCOL_BYTES_MAX: usize = 16;
 /// The protocol of an exposed port if the submission names none.
 pub const PROTOCOL_DEFAULT: &str = "tcp";
 
+/// Labels of protocols that do not run over TCP: nothing shows whether such a port is served.
+const NOT_OVER_TCP: [&str; 3] = ["udp", "quic", "sctp"];
+
 /// The network domain of an allocation, and the services that it exposes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -44,6 +47,13 @@ pub struct Exposed {
     pub port: u16,
     /// A label for the protocol.
     pub protocol: String,
+}
+
+impl Exposed {
+    /// Whether a TCP connection shows that the port is served. It is assumed for unknown labels.
+    pub fn is_over_tcp(&self) -> bool {
+        !NOT_OVER_TCP.contains(&self.protocol.as_str())
+    }
 }
 
 impl Connectivity {

@@ -49,6 +49,9 @@ pub enum ReportItem {
     /// From the head: the work could not save itself for the preemption with this id, and
     /// continues.
     NotPreempted { allocation: AllocationId, epoch: Epoch, id: CheckpointId, why: String },
+    /// These exposed ports accept connections on the node: their endpoints are listed from now on.
+    /// Sent once for each port, and again after a restart of the agent.
+    PortsOpen { allocation: AllocationId, epoch: Epoch, ports: Vec<u16> },
     /// How the node assessed itself from this time on (its own clock) while none of its heartbeats
     /// was acknowledged. For its history only; no decision depends on it.
     UnreportedHealth { at: Timestamp, health: String },
@@ -63,6 +66,7 @@ impl ReportItem {
             | Self::Ended { allocation, epoch, .. }
             | Self::Checkpointed { allocation, epoch, .. }
             | Self::NotPreempted { allocation, epoch, .. }
+            | Self::PortsOpen { allocation, epoch, .. }
             | Self::Released { allocation, epoch, .. } => Some((*allocation, *epoch)),
             Self::UnreportedHealth { .. } => None,
         }

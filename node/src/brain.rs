@@ -50,6 +50,8 @@ pub enum Event {
     /// Work that must give its nodes back under this request has saved itself as this checkpoint,
     /// or could not, and why. The head's node gets this.
     Saved { allocation: AllocationId, epoch: Epoch, request: CheckpointId, saved: Result<CheckpointId, NotSaved> },
+    /// These exposed ports of the allocation accept connections on this node.
+    PortsOpened { allocation: AllocationId, epoch: Epoch, ports: Vec<u16> },
     /// No process of the allocation is left.
     Stopped { allocation: AllocationId, epoch: Epoch },
     /// Nothing of the allocation is left on the node.
@@ -334,6 +336,13 @@ impl Turn<'_> {
                 let item = ReportItem::Checkpointed { allocation, epoch, checkpoint };
                 let lives = self.subject(allocation, epoch).is_some_and(|l| l.phase == Phase::Running);
                 if lives && !self.brain.durable.outbox().contains(&item) {
+                    self.report(item);
+                }
+            }
+            Event::PortsOpened { allocation, epoch, ports } => {
+                let item = ReportItem::PortsOpen { allocation, epoch, ports };
+                let runs = self.subject(allocation, epoch).is_some_and(|l| l.phase == Phase::Running);
+                if runs && !self.brain.durable.outbox().contains(&item) {
                     self.report(item);
                 }
             }

@@ -493,6 +493,18 @@ fn running(b: &mut Brain, nodes: usize) {
     step(b, Event::Registered { incarnation: Incarnation(1), report_seq: 0 });
 }
 
+#[test]
+fn open_ports_of_running_work_are_reported_once() {
+    let mut b = brain();
+    let opened = |ports: &[u16]| Event::PortsOpened { allocation: alloc(1), epoch: Epoch(1), ports: ports.to_vec() };
+    assert_eq!(names(&step(&mut b, opened(&[80]))), [""; 0], "it is not here");
+    running(&mut b, 1);
+    assert_eq!(names(&step(&mut b, opened(&[80]))), ["report"]);
+    assert_eq!(b.reports().last().unwrap().item, ReportItem::PortsOpen { allocation: alloc(1), epoch: Epoch(1), ports: vec![80] });
+    assert_eq!(names(&step(&mut b, opened(&[80]))), [""; 0], "reported already");
+    assert_eq!(names(&step(&mut b, opened(&[81]))), ["report"]);
+}
+
 fn saved(request: u128, saved: Result<u128, &str>) -> Event {
     let saved = saved.map(checkpoint).map_err(|why| NotSaved(why.to_owned()));
     Event::Saved { allocation: alloc(1), epoch: Epoch(1), request: checkpoint(request), saved }

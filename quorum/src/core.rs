@@ -219,7 +219,8 @@ impl Core {
 
     /// Proposes commands on this member, in this order, and waits for their results. Only the leader
     /// can do that. If one lacks disk space or needs a higher cluster level, none is proposed:
-    /// members of an older version could not read such an entry.
+    /// members of an older version could not read such an entry. A registration that is not admitted
+    /// is refused alone.
     pub async fn propose_here(&self, mut actions: Vec<Action>) -> Result<Vec<Result<(Outcome, Revision), Refusal>>, Unserved> {
         if !*self.status.led.borrow() {
             // It may have lost its majority. Callers would wait in vain while another member may be
@@ -259,21 +260,22 @@ impl Core {
                 return Ok(vec![Err(ledger.too_soon(owner, wait_ms))]);
             }
         }
-        for action in &mut actions {
-            if let Action::Register(registration) = action {
-                // Overwrites any value from the member that forwarded it.
-                registration.automatic = self.config.node_admission == NodeAdmission::Automatic;
-                let from = registration.from.take();
-                if let Err(refusal) = self.check_admission(registration, from).await? {
-                    return Ok(vec![Err(refusal); actions.len()]);
-                }
-            }
-        }
-        let propose = |action| (RefusedClaims::claimed(&action), self.proposer.propose(action));
-        let receivers: Vec<_> = actions.into_iter().map(propose).collect();
-        let mut results = Vec::with_capacity(receivers.len());
+        let refused = self.refused_registrations(&mut actions).await?;
+        let propose = |(action, refused): (Action, Option<Refusal>)| match refused {
+            Some(refusal) => Err(refusal),
+            None => Ok((RefusedClaims::claimed(&action), self.proposer.propose(action))),
+        };
+        let proposed: Vec<_> = actions.into_iter().zip(refused).map(propose).collect();
+        let mut results = Vec::with_capacity(proposed.len());
         let mut led = self.status.led.clone();
-        for (claimed, receiver) in receivers {
+        for proposed in proposed {
+            let (claimed, receiver) = match proposed {
+                Ok(proposed) => proposed,
+                Err(refusal) => {
+                    results.push(Err(refusal));
+                    continue;
+                }
+            };
             let (result, revision) = tokio::select! {
                 replied = reply(receiver) => replied?,
                 Ok(_) = led.wait_for(|led| !led) => {
@@ -288,15 +290,41 @@ impl Core {
         Ok(results)
     }
 
-    /// Refuses a node without admission, or a removed one, before anything is written to the log, and
-    /// records that it waits.
-    async fn check_admission(&self, registration: &Registration, from: Option<String>) -> Result<Result<(), Refusal>, Unserved> {
+    /// For each of these commands: why it is refused before anything is written to the log, if it
+    /// registers a node that may not.
+    async fn refused_registrations(&self, actions: &mut [Action]) -> Result<Vec<Option<Refusal>>, Unserved> {
+        let mut is_current = false;
+        let mut refused = Vec::with_capacity(actions.len());
+        for action in actions {
+            let Action::Register(registration) = action else {
+                refused.push(None);
+                continue;
+            };
+            // Overwrites any value from the member that forwarded it.
+            registration.automatic = self.config.node_admission == NodeAdmission::Automatic;
+            let from = registration.from.take();
+            refused.push(self.check_admission(registration, from, &mut is_current).await?.err());
+        }
+        Ok(refused)
+    }
+
+    /// Refuses a node without admission, or a removed one, and records that it waits. `is_current`: whether
+    /// the ledger has all that was committed before these commands came; set once it has.
+    async fn check_admission(
+        &self,
+        registration: &Registration,
+        from: Option<String>,
+        is_current: &mut bool,
+    ) -> Result<Result<(), Refusal>, Unserved> {
         let may_register = || self.agreed.ledger().may_register(registration);
         if !self.leads() || may_register().is_ok() {
             return Ok(Ok(()));
         }
         // A new leader may not have applied the admission yet.
-        self.reads.pass().await?;
+        if !*is_current {
+            self.reads.pass().await?;
+            *is_current = true;
+        }
         let checked = may_register();
         if checked.is_err() {
             self.leading.waiting_nodes.record_attempt(registration, from, self.timekeeper.time());

@@ -1,10 +1,11 @@
 //! Commands of many sessions that go to the leader in one message.
 //!
-//! A follower forwards what its sessions want committed. When all nodes of wide work report at once, a message
-//! for each report cost both members more than the report's commit. So commands that arrive while
-//! [`IN_FLIGHT_MAX`] messages are under way are gathered for the next one. If fewer are under way, a command is
-//! forwarded at once. A message counts as under way until a pause after its answer is over, which is longer the more
-//! commands it had: so thousands of reports are tens of entries in the log, and few reports do not wait.
+//! A follower forwards what its sessions want committed: registrations and reports. When all agents register, or
+//! all nodes of wide work report at once, a message for each of them costs both members more than its commit. So
+//! commands that arrive while [`IN_FLIGHT_MAX`] messages are under way are gathered for the next one. If fewer
+//! are under way, a command is forwarded at once. A message counts as under way until a pause after its answer is
+//! over, which is longer the more commands it had: so thousands of reports are tens of entries in the log, and few
+//! reports do not wait.
 
 use crate::proposer::Unserved;
 use lattice_ledger::{Action, Outcome};

@@ -4,11 +4,12 @@
 //! A torn or damaged tail ends the reading; the records before it are valid.
 
 use crate::shim::{ShimDir, StopReason};
-use lattice_model::{LaunchId, MemoryKill, RankOutcome, TaskOutcome};
+use lattice_model::{LaunchId, MemoryKill, RankOutcome, TaskOutcome, TaskSet};
 use nix::fcntl::{FallocateFlags, fallocate};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 
 /// Longest body of one record, in bytes.
@@ -85,6 +86,59 @@ pub fn read(dir: &ShimDir) -> io::Result<Vec<ExitRecord>> {
     read_whole(dir).map(|(records, _)| records)
 }
 
+/// What a shim recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// The ends of a lane's tasks, as ranges: a lane may have run a million of them.
+    pub tasks: BTreeMap<TaskOutcome, TaskSet>,
+    /// All other records, oldest first.
+    pub others: Vec<ExitRecord>,
+}
+
+/// The same as [`read`], in memory that does not grow with the number of a lane's tasks.
+pub fn read_recorded(dir: &ShimDir) -> io::Result<Recorded> {
+    let mut recorded = Recorded::default();
+    let file = match File::open(dir.exits()) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(recorded),
+        Err(error) => return Err(error),
+    };
+    let mut reader = BufReader::new(file.take(FILE_BYTES_MAX));
+    while let Some(record) = next_record(&mut reader)? {
+        match record {
+            ExitRecord::Task { ordinal, outcome } => recorded.tasks.entry(outcome).or_default().insert(ordinal..=ordinal),
+            other => recorded.others.push(other),
+        }
+    }
+    Ok(recorded)
+}
+
+/// The next complete record; `None`: a torn or damaged one follows, or none.
+fn next_record(reader: &mut impl Read) -> io::Result<Option<ExitRecord>> {
+    let mut bytes = vec![0; 8];
+    if !filled(reader, &mut bytes)? {
+        return Ok(None);
+    }
+    let length = bytes.first_chunk::<4>().map_or(0, |length| u32::from_le_bytes(*length) as usize);
+    if length > RECORD_BYTES_MAX {
+        return Ok(None);
+    }
+    bytes.resize(8 + length, 0);
+    if !filled(reader, &mut bytes[8..])? {
+        return Ok(None);
+    }
+    Ok(split_record(&bytes).map(|(record, _)| record))
+}
+
+/// Fills a buffer. Returns whether there was enough.
+fn filled(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
+    match reader.read_exact(buffer) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// All complete records, and their length in bytes.
 fn read_whole(dir: &ShimDir) -> io::Result<(Vec<ExitRecord>, u64)> {
     let mut bytes = Vec::new();
@@ -134,6 +188,18 @@ mod tests {
         ]
     }
 
+    /// The same records, with the tasks apart.
+    fn apart(records: Vec<ExitRecord>) -> Recorded {
+        let mut apart = Recorded::default();
+        for record in records {
+            match record {
+                ExitRecord::Task { ordinal, outcome } => apart.tasks.entry(outcome).or_default().insert(ordinal..=ordinal),
+                other => apart.others.push(other),
+            }
+        }
+        apart
+    }
+
     #[test]
     fn records_before_a_torn_or_damaged_tail_are_read() {
         let path = std::env::temp_dir().join(format!("lattice-exits-{}", std::process::id()));
@@ -145,11 +211,13 @@ mod tests {
             writer.append(&record).unwrap();
         }
         assert_eq!(read(&dir).unwrap(), records());
+        assert_eq!(read_recorded(&dir).unwrap(), apart(records()));
         let whole = std::fs::read(dir.exits()).unwrap();
         for cut in 0..whole.len() {
             std::fs::write(dir.exits(), &whole[..cut]).unwrap();
             let got = read(&dir).unwrap();
             assert!(got.len() < records().len() && records().starts_with(&got), "cut at {cut}");
+            assert_eq!(read_recorded(&dir).unwrap(), apart(got), "cut at {cut}");
             let mut again = Writer::open(&dir).unwrap();
             again.append(&records()[0]).unwrap();
             assert_eq!(read(&dir).unwrap().last(), records().first(), "appended behind what was cut at {cut}");
@@ -158,7 +226,9 @@ mod tests {
             let mut bad = whole.clone();
             bad[at] ^= 0x55;
             std::fs::write(dir.exits(), &bad).unwrap();
-            assert!(records().starts_with(&read(&dir).unwrap()), "damaged at {at}");
+            let got = read(&dir).unwrap();
+            assert!(records().starts_with(&got), "damaged at {at}");
+            assert_eq!(read_recorded(&dir).unwrap(), apart(got), "damaged at {at}");
         }
         std::fs::remove_dir_all(path).unwrap();
     }

@@ -89,6 +89,7 @@ fn shim_frames() {
         FromShim::Fence { launch: launch(), number: 1, blob: vec![1, 2, 3] },
         FromShim::Absent { launch: launch(), ranks: vec![1, 2] },
         FromShim::LaneOpened,
+        FromShim::LanePaused { why: Some("why".into()) },
         FromShim::TasksEnded {
             report: LaneReport { ended: vec![ended()], mean_us: 7, returned: Some(LaneReturn { number: 1, tasks: TaskSet::first(3) }) },
             left: 2,

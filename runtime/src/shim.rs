@@ -10,9 +10,9 @@
 //! that it knows (launches, ended ranks, the last and the pending fence, aborts), then sends [`FromShim::Synced`]:
 //! neither side tracks what the other has received.
 //!
-//! Guarantees for the agent: an end is in the file [`ShimDir::exits`] before it is reported (read the file with
-//! [`crate::exits::read`] when the shim is dead); an abort that follows from a rank's end is reported before that end;
-//! a frame that was sent completely is acted on, even if the agent died right after it.
+//! Guarantees for the agent: an end is in the file [`ShimDir::exits`] before it is reported, unless the disk is full
+//! (read the file with [`crate::exits::read_recorded`] when the shim is dead); an abort that follows from a rank's end
+//! is reported before that end; a frame that was sent completely is acted on, even if the agent died right after it.
 
 mod frame;
 mod living;
@@ -383,6 +383,9 @@ pub enum FromShim {
     ScriptEnded { outcome: RankOutcome },
     /// The lane is open (replayed while it is).
     LaneOpened,
+    /// The lane begins no task because the end of one cannot be written to the disk, and the quorum has not confirmed
+    /// it; `None`: it goes on (replayed while it pauses).
+    LanePaused { why: Option<String> },
     /// Tasks ended: all that are leased and whose ends [`ToShim::LeaseTasks`] does not confirm yet. `left`: the leased
     /// tasks that have not ended. Sent soon when few are left, and otherwise at most twice a second.
     TasksEnded { report: LaneReport, left: u32 },

@@ -173,6 +173,11 @@ impl Lane {
         (LaneReport { ended, mean_us, returned }, self.left())
     }
 
+    /// Whether the task has ended here and that is not confirmed.
+    pub fn is_unconfirmed(&self, task: u32) -> bool {
+        self.ended.values().any(|tasks| tasks.contains(task))
+    }
+
     /// Whether some end or return is not confirmed.
     pub fn has_unconfirmed(&self) -> bool {
         !self.ended.is_empty() || !self.returned.is_empty()
@@ -238,6 +243,19 @@ mod tests {
         assert_eq!(lane.report(0), (ends(vec![ended(DONE, [1])], 10), 2));
         lane.lease(work([2, 3], false));
         assert_eq!(lane.report(0), (ends(vec![], 10), 2));
+    }
+
+    #[test]
+    fn an_end_is_unconfirmed_until_the_lease_lacks_it() {
+        let mut lane = lane([1, 2]);
+        run(&mut lane, DONE);
+        lane.begin();
+        assert_eq!([0, 1, 2].map(|task| lane.is_unconfirmed(task)), [false, true, false]);
+        lane.report(0);
+        assert!(lane.is_unconfirmed(1));
+        lane.lease(work([2], false));
+        lane.end(TaskOutcome::Cancelled, None);
+        assert_eq!([1, 2].map(|task| lane.is_unconfirmed(task)), [false, false], "one that is revoked is no end");
     }
 
     #[test]

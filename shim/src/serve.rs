@@ -544,9 +544,12 @@ impl Shim {
         }
     }
 
-    fn record(&mut self, record: &ExitRecord) {
-        if let Err(error) = self.exits.append(record) {
+    /// Writes an end to the disk. Returns whether that was possible.
+    fn record(&mut self, record: &ExitRecord) -> bool {
+        let written = self.exits.append(record);
+        if let Err(error) = &written {
             log_line(&format!("{record:?} could not be written to disk: {error}"));
         }
+        written.is_ok()
     }
 }

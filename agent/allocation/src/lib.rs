@@ -17,7 +17,7 @@
 //! |---|---|---|
 //! | `AllocationTask`, one per allocation | with the allocation | commands, bounded by `lattice_registry` |
 //! | the prologue, at most one per allocation | when it is over, or with the allocation's task | its result |
-//! | probes; the warning before walltime ends | with the allocation's task | |
+//! | probes; checks of exposed ports; the warning before walltime ends | with the allocation's task | |
 //! | a lane's call to the quorum, at most one per lane | when it is answered, or with the allocation's task | one command to the allocation's task |
 //! | one that waits for the entry point's launch | with the launch | one command to the allocation's task |
 //! | one at the end of walltime | when it has reported to the driver, after the grace at most | |
@@ -41,6 +41,7 @@ mod final_usage;
 mod find;
 mod link;
 mod local_launch;
+mod open_ports;
 mod prepare;
 mod probing;
 mod signals;

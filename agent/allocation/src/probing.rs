@@ -21,9 +21,14 @@ const STATUS_LINE_BYTES_MAX: usize = 1024;
 
 /// Begins to probe, if this node must. Ends with the handle.
 pub(super) fn begin(context: &Shared, share: &Arc<DesiredShare>, detail: watch::Sender<Detail>) -> Option<AbortOnDropHandle<()>> {
-    let probe = share.spec.liveness_probe.as_deref().cloned().filter(|_| is_probed_on(share, &context.setup.me))?;
+    let probe = probe_on(share, &context.setup.me)?;
     let (context, share) = (Arc::clone(context), Arc::clone(share));
     Some(AbortOnDropHandle::new(tokio::spawn(probing(context, share, probe, detail))))
+}
+
+/// The probe that this node makes, if it makes one.
+pub(super) fn probe_on(share: &DesiredShare, me: &NodeId) -> Option<LivenessProbe> {
+    share.spec.liveness_probe.as_deref().cloned().filter(|_| is_probed_on(share, me))
 }
 
 /// The service of a script is on the node where the script runs; a command runs on every node.
@@ -39,10 +44,7 @@ async fn probing(context: Shared, share: Arc<DesiredShare>, probe: LivenessProbe
     let mut watch = ProbeWatch::new(probe.clone());
     loop {
         tokio::time::sleep_until(began + watch.due()).await;
-        let outcome = match tokio::time::timeout(probe.timeout, make(&probe)).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(ProbeError::Timeout(probe.timeout)),
-        };
+        let outcome = attempt(&probe).await;
         // A replica that leaves may refuse connections while it completes what it has.
         if draining::is_leaving(&context, &share) {
             return;
@@ -69,7 +71,7 @@ async fn probing(context: Shared, share: Arc<DesiredShare>, probe: LivenessProbe
 
 /// Why a probe failed.
 #[derive(Debug, Error)]
-enum ProbeError {
+pub(super) enum ProbeError {
     #[error("no answer within {} s", .0.as_secs())]
     Timeout(Duration),
     #[error("{}", describe(.0))]
@@ -80,7 +82,11 @@ enum ProbeError {
     NotHttp,
 }
 
-/// Makes one probe.
+/// Makes one probe, within its timeout.
+pub(super) async fn attempt(probe: &LivenessProbe) -> Result<(), ProbeError> {
+    tokio::time::timeout(probe.timeout, make(probe)).await.unwrap_or(Err(ProbeError::Timeout(probe.timeout)))
+}
+
 async fn make(probe: &LivenessProbe) -> Result<(), ProbeError> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, probe.port)).await?;
     match &probe.check {
@@ -115,7 +121,7 @@ fn status_code(answer: &[u8]) -> Option<u16> {
     (version.starts_with("HTTP/1.") && code.len() == 3).then(|| code.parse().ok()).flatten()
 }
 
-fn describe(error: &io::Error) -> String {
+pub(super) fn describe(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::ConnectionRefused => "connection refused".to_owned(),
         ErrorKind::ConnectionReset => "connection reset".to_owned(),

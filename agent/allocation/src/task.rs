@@ -53,6 +53,8 @@ struct AllocationTask {
     assigned: Option<Instant>,
     /// Runs the probes, if there are any.
     probing: Option<AbortOnDropHandle<()>>,
+    /// Reports the exposed ports that accept connections, if it exposes any.
+    checking_ports: Option<AbortOnDropHandle<()>>,
     /// On the head: asks the work to save itself before its walltime ends.
     warning: Option<AbortOnDropHandle<()>>,
     phase: TaskPhase,
@@ -85,6 +87,7 @@ impl AllocationTask {
             preparing: None,
             assigned: None,
             probing: None,
+            checking_ports: None,
             warning: None,
             phase: TaskPhase::default(),
             image: None,
@@ -242,6 +245,9 @@ impl AllocationTask {
             FromShim::Going => {}
             FromShim::ScriptStarted => self.began(),
             FromShim::LaneOpened => self.lane_opened(),
+            FromShim::LanePaused { why } => {
+                self.set_detail(&why.map_or_else(|| "running".to_owned(), |why| format!("running; the lane begins no task: {why}")));
+            }
             FromShim::TasksEnded { report, .. } => self.tasks_ended(report),
             FromShim::RunLease { until_ms } => self.handle_lease(RunLeaseEvent::Reported { until_ms }).await,
             FromShim::RunLeaseLapsed => self.handle_lease(RunLeaseEvent::Lapsed).await,

@@ -55,7 +55,7 @@ use lattice_runtime::cgroup::controllers::Controllers;
 use lattice_runtime::shim::LogLimits;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -250,6 +250,7 @@ impl Bench {
         };
         let setup = Setup {
             me: me.clone(),
+            host: Ipv4Addr::LOCALHOST.into(),
             state_dir: dir.0.clone(),
             shim: dir.0.join("no-shim"),
             socket: config.socket.clone(),

@@ -4,6 +4,7 @@ use crate::config::work::UserImages;
 use crate::environment::slurm::SlurmSettings;
 use lattice_model::NodeId;
 use lattice_runtime::shim::LogLimits;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,6 +12,8 @@ use std::time::Duration;
 pub struct Setup {
     /// This node.
     pub me: NodeId,
+    /// The address under which other nodes reach this one.
+    pub host: IpAddr,
     /// The directory of allocations, journal and cache.
     pub state_dir: PathBuf,
     /// The path of the shim's program.

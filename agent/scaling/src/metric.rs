@@ -122,7 +122,7 @@ impl Source for Metrics {
         let number = match metric {
             ScaleMetric::CpuUtilization => Number { name: "cpu_cores", is_per_core: true },
             ScaleMetric::GpuUtilization => Number { name: "gpu_utilization", is_per_core: false },
-            ScaleMetric::RequestRate => Number { name: "connections_accepted", is_per_core: false },
+            ScaleMetric::ConnectionRate => Number { name: "connections_accepted", is_per_core: false },
             ScaleMetric::QueueDepth => Number { name: ACCEPT_QUEUE, is_per_core: false },
             ScaleMetric::Stored(selector) => return self.of_store(selector, service, questions).await,
         };

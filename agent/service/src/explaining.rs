@@ -11,7 +11,7 @@ use lattice_api::v1;
 use lattice_ledger::{LANES_WAITING_OF_USER_MAX, LIVE_WITH_LANES_MAX, LanesObstacle, WhichTasks};
 use lattice_membership::cluster::Cluster;
 use lattice_model::count::counted;
-use lattice_model::{Allocation, NodeId};
+use lattice_model::{Allocation, AllocationState, NodeId};
 use lattice_scheduler::{Explanation, Score, Term, WhyNot};
 use tonic::{Request, Status};
 
@@ -47,7 +47,7 @@ async fn single(api: &Api, allocation: &Allocation) -> Result<v1::ExplainRespons
         let stopped = stopped.map(|refusal| format!("; nothing new is placed now: {refusal}")).unwrap_or_default();
         (why.summary.clone() + &before + &stopped, Some(why))
     } else {
-        (status_message(allocation, &cluster), None)
+        (status_message(allocation, &cluster) + &text_of_head(api, &cluster, allocation).await, None)
     };
     let summary = summary + &deadline_text(allocation);
     let checkpoint = checkpoints::judged(api, &cluster, allocation).await;
@@ -57,6 +57,17 @@ async fn single(api: &Api, allocation: &Allocation) -> Result<v1::ExplainRespons
     let waits = why.map(|why| answer(why, &shown)).unwrap_or_default();
     let allocation = Some(waits.allocation.unwrap_or(shown));
     Ok(v1::ExplainResponse { allocation, summary, refused_claim, checkpoint, ..waits })
+}
+
+/// What the agent of its first node says of it beyond that it runs, as the end of a sentence: a lane that
+/// begins no task, or an exposed port that accepts no connections.
+async fn text_of_head(api: &Api, cluster: &Cluster, allocation: &Allocation) -> String {
+    let has_text = allocation.lane.is_some() || !allocation.spec.connectivity.expose.is_empty();
+    let head = allocation.head().filter(|_| has_text && allocation.state == AllocationState::Running);
+    let Some(node) = head.and_then(|head| cluster.nodes.get(head)) else { return String::new() };
+    let texts = api.status_texts(node, &[allocation.id]).await;
+    let more = texts.first().and_then(|text| text.strip_prefix("running; "));
+    more.map_or_else(String::new, |more| format!("; {more}"))
 }
 
 /// By when it must have ended, as the end of a sentence.

@@ -310,7 +310,7 @@ impl Api {
 
     /// The status texts of these allocations from the node's own agent; empty if it cannot be
     /// reached.
-    async fn status_texts(&self, node: &Node, ids: &[AllocationId]) -> Vec<String> {
+    pub(super) async fn status_texts(&self, node: &Node, ids: &[AllocationId]) -> Vec<String> {
         if ids.is_empty() || node.id == self.context.setup.me {
             return ids.iter().map(|id| status_texts::of(&self.context, *id)).collect();
         }

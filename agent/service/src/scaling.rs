@@ -137,7 +137,7 @@ fn found(policy: &ScalePolicy, reading: &Reading) -> String {
 
 fn missing_advice(metric: &ScaleMetric) -> &'static str {
     match metric {
-        ScaleMetric::GpuUtilization | ScaleMetric::CpuUtilization | ScaleMetric::RequestRate | ScaleMetric::QueueDepth => {
+        ScaleMetric::GpuUtilization | ScaleMetric::CpuUtilization | ScaleMetric::ConnectionRate | ScaleMetric::QueueDepth => {
             "The agent of each replica must answer, and must be able to measure it: `lattice top 'ID[N]'` shows what one measures."
         }
         ScaleMetric::Stored(_) => {

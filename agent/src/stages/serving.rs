@@ -2,14 +2,16 @@
 
 use crate::journal::{JournalError, StateDir};
 use crate::supervisor;
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use futures::future::OptionFuture;
 use lattice_meshd::context::Context;
+use lattice_model::with_causes;
 use lattice_placing::Leases;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::transport;
@@ -35,20 +37,32 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Waits until the agent must stop, or the driver cannot go on; then stops the API, the roles
-    /// and the session, the mesh, the driver, and the tasks of work and requests, in this order:
-    /// first whoever would pass on that another task has ended.
+    /// Waits until the agent must stop, the driver cannot go on, or a server of the API has ended by
+    /// itself, without which nobody could reach the node's work. Then stops the API, the roles and the
+    /// session, the mesh, the driver, and the tasks of work and requests, in this order: first whoever
+    /// would pass on that another task has ended.
     pub async fn until_stopped(self) -> anyhow::Result<()> {
         let Self { stop, serving, network, cut, tasks, driver, driver_stop, context, idle_leases, state_dir } = self;
         let driver_over = tokio::task::spawn_blocking(move || driver.join());
         tokio::pin!(driver_over);
+        let (mut serving, mut network, mut failure) = (Some(serving), network, None);
         let early = tokio::select! {
+            // `stop` first: the servers end with it.
+            biased;
             () = stop.cancelled() => None,
             over = &mut driver_over => Some(over),
+            result = ended(&mut serving) => {
+                failure = Some(server_failure("this node's socket", result));
+                None
+            }
+            result = ended(&mut network) => {
+                failure = Some(server_failure("the network", result.map(Ok)));
+                None
+            }
         };
         stop.cancel();
         supervisor::stopping();
-        let served = async { (serving.await, OptionFuture::from(network).await) };
+        let served = async { (OptionFuture::from(serving).await, OptionFuture::from(network).await) };
         let _ = tokio::time::timeout(Duration::from_secs(2), served).await;
         cut.cancel();
         tasks.close();
@@ -64,8 +78,50 @@ impl Serving {
         drop((idle_leases, state_dir));
         match over {
             Some(Ok(Ok(Err(error)))) => Err(error).context("the node's state cannot be written: the agent stops, its work goes on"),
-            Some(Ok(Ok(Ok(())))) | None => Ok(()),
+            Some(Ok(Ok(Ok(())))) | None => failure.map_or(Ok(()), Err),
             Some(Ok(Err(_)) | Err(_)) => bail!("the driver panicked: the agent stops, its work goes on"),
         }
+    }
+}
+
+/// Waits for the end of a server, and forgets it then; for ever, if there is none.
+async fn ended<T>(server: &mut Option<tokio::task::JoinHandle<T>>) -> Result<T, JoinError> {
+    match server {
+        Some(running) => {
+            let result = running.await;
+            *server = None;
+            result
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// The error of an agent whose API nobody reaches any more. `at`: where it was served.
+fn server_failure(at: &str, result: Result<Result<(), transport::Error>, JoinError>) -> anyhow::Error {
+    let why = match result {
+        Ok(Ok(())) => "it accepts no connections any more".to_owned(),
+        Ok(Err(error)) => with_causes(&error),
+        Err(error) => with_causes(&error),
+    };
+    anyhow!("the server of the API at {at} ended: {why}; the agent stops, so that the next one serves it again, and its work goes on")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt;
+
+    #[tokio::test]
+    async fn a_server_that_ends_is_noticed_once_and_named() {
+        let mut server = Some(tokio::spawn(async { Ok(()) }));
+        let result = ended(&mut server).await;
+        let failure = server_failure("the network", result).to_string();
+        assert!(failure.starts_with("the server of the API at the network ended: it accepts no connections any more"), "{failure}");
+        assert!(server.is_none() && ended(&mut server).now_or_never().is_none(), "it is awaited no more");
+        let mut stuck = Some(tokio::spawn(std::future::pending::<Result<(), transport::Error>>()));
+        assert!(ended(&mut stuck).now_or_never().is_none() && stuck.is_some());
+        stuck.iter().for_each(tokio::task::JoinHandle::abort);
+        let failure = server_failure("this node's socket", ended(&mut stuck).await).to_string();
+        assert!(failure.contains("cancelled"), "{failure}");
     }
 }

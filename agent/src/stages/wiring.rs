@@ -159,6 +159,7 @@ impl Wiring<'_> {
         let Stores { traces, spools, images, .. } = stores;
         let setup = Arc::new(Setup {
             me: base.me.clone(),
+            host: config.mesh.advertise().parse::<SocketAddr>().context("mesh.advertise")?.ip(),
             state_dir: config.state_dir.clone(),
             shim,
             socket: config.socket.clone(),

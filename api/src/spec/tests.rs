@@ -542,7 +542,7 @@ fn output_files() -> impl Strategy<Value = Option<OutputFiles>> {
 
 fn scaling() -> impl Strategy<Value = Option<Scaling>> {
     let metric =
-        prop::sample::select(vec!["gpu_utilization", "cpu_utilization", "request_rate", "queue_depth", "q{job=\"a b\",x=~\"a|b\"}"]);
+        prop::sample::select(vec!["gpu_utilization", "cpu_utilization", "connection_rate", "queue_depth", "q{job=\"a b\",x=~\"a|b\"}"]);
     let times = prop::array::uniform4(1000..=86_400_000_u64);
     let policy = (metric, 1..=1_000_000_000_000_u64, 1..1_000_000_u64, times).prop_map(|(metric, target, down_threshold, times)| {
         let [interval_ms, up_window_ms, down_window_ms, cooldown_ms] = times;

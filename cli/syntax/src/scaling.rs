@@ -29,7 +29,7 @@ pub struct ScalingFlags {
     #[arg(long, value_name = "N", overrides_with = "max_nodes")]
     max_nodes: Option<u32>,
     /// Of a --reactive service: what decides how many replicas it has, as the mean over them: gpu_utilization or
-    /// cpu_utilization (0 to 1), request_rate (connections each second), queue_depth (connections that wait), or series
+    /// cpu_utilization (0 to 1), connection_rate (accepted each second), queue_depth (connections that wait), or series
     /// of the metrics store, such as 'queue_length{queue="new"}' [default: nothing: `lattice scale` does]
     #[arg(long, value_name = "METRIC", overrides_with = "scale_metric")]
     scale_metric: Option<ScaleMetric>,

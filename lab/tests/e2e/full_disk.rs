@@ -1,6 +1,6 @@
 //! The disk with the node's state is full: running work can be ended, the agent stays, and reports the problem.
 
-use crate::harness::{Group, JOB, World, binaries};
+use crate::harness::{Folder, Group, JOB, World, binaries};
 use crate::tty::Tty;
 use lattice_lab::lattice::text;
 use lattice_lab::up::Options;
@@ -22,6 +22,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         FULL_DISK.test("running_work_can_be_ended_and_the_node_recovers_with_free_space", &[], story),
         FULL_DISK.test("work_that_a_full_disk_refused_runs_when_there_is_space_again", &[], refused_for_a_while),
+        FULL_DISK.test("a_lane_that_cannot_write_an_end_pauses_and_repeats_no_task", &[], lane),
         OUTPUT.test("written_output_stays_and_missing_output_is_marked", &[], output),
     ]
 }
@@ -164,6 +165,66 @@ fn refused_for_a_while(w: &World) {
     w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
     disk.make_room();
     assert_eq!(text(&w.completed(&id), "requeue_count"), "0");
+    nothing_left(w, &disk);
+    drop(disk);
+    ready(w);
+}
+
+/// The members of the quorum are stopped while this lives.
+struct StoppedQuorum<'a>(&'a World, Vec<u64>);
+
+impl<'a> StoppedQuorum<'a> {
+    fn stop(w: &'a World) -> Self {
+        let members: Vec<u64> = w.cluster().members.iter().map(|member| member.id).collect();
+        for member in &members {
+            faults::stop_member(&w.dir, *member).unwrap();
+        }
+        Self(w, members)
+    }
+}
+
+impl Drop for StoppedQuorum<'_> {
+    fn drop(&mut self) {
+        for member in &self.1 {
+            let _ = faults::cont_member(&self.0.dir, *member);
+        }
+    }
+}
+
+/// The shim reserves space for some 1,500 ends. Beyond that, an end must be written or confirmed by the quorum before
+/// the next task begins.
+fn lane(w: &World) {
+    const TASKS: u32 = 4000;
+    const ENDS_RESERVED_MAX: usize = 1700;
+    let disk = SmallDisk::under(w, NODE, "24m");
+    ready(w);
+    let others = hold_others(w);
+    let folder = Folder::new("paused-lane");
+    let begun_file = folder.0.join("begun");
+    let indices = format!("--task-group=0-{}%1", TASKS - 1);
+    let task = format!("echo $LATTICE_TASK_INDEX >> {}", begun_file.display());
+    let group = w.submit(&[&indices, "--walltime=10m", "--", "/bin/sh", "-c", &task]);
+    let begun = || fs::read_to_string(&begun_file).unwrap_or_default().lines().count();
+    w.wait("the first tasks", || begun() > 10);
+    disk.fill();
+    w.wait("more tasks than the reserved space has ends", || begun() > ENDS_RESERVED_MAX);
+
+    let quorum = StoppedQuorum::stop(w);
+    let status = || w.at(NODE).json(&["node", "status"]).map(|status| status.to_string()).unwrap_or_default();
+    w.wait("the lane to pause", || status().contains("the lane begins no task: the end of task"));
+    let paused = begun();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    assert_eq!(begun(), paused, "no task begins: {}", status());
+    // With space again it goes on, though nobody confirms anything yet.
+    disk.make_room();
+    w.wait("the lane to go on", || begun() > paused);
+    drop(quorum);
+    assert_eq!(text(&w.ended(&group), "state"), "Completed");
+    let mut indices: Vec<u32> = fs::read_to_string(&begun_file).unwrap().lines().map(|line| line.parse().unwrap()).collect();
+    indices.sort_unstable();
+    assert_eq!(indices, (0..TASKS).collect::<Vec<_>>(), "each task ran once");
+    w.ok(&["cancel", &others]);
+    w.ended(&others);
     nothing_left(w, &disk);
     drop(disk);
     ready(w);

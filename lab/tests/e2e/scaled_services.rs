@@ -1,7 +1,8 @@
 //! Scaled services: replicas come and go as a metric or a user asks for, and no request fails meanwhile.
 //!
 //! Every daemon has a network of its own (`up --netns`), so each replica listens at the same port of another address:
-//! that of its node, which is also the one in the service registry. Clients and the metrics store are in the networks'
+//! that of its node, which is also the one in the service registry. Replicas that do not listen expose a port of UDP,
+//! which is listed without a check. Clients and the metrics store are in the networks'
 //! hub, which reaches all nodes. Windows and intervals are as short as they may be.
 
 use crate::broker::holder;
@@ -147,6 +148,7 @@ fn under_load(w: &World) {
     let ms = |part| report.latency(part).as_millis();
     println!("{} requests, half of them within {} ms, 99 % within {} ms", report.answered, ms(0.5), ms(0.99));
     assert!(report.failed == 0, "{} of {} requests failed: {:#?}", report.failed, report.failed + report.answered, report.failures);
+    assert_eq!(report.not_yet, 0, "each replica is listed once it listens: {report:?}");
     assert!(report.answered >= REQUESTS_MIN, "{report:?}");
     // The last one that came was the first one to leave: by itself, when nobody asked it any more.
     let last = replica(&id, 5);
@@ -205,13 +207,14 @@ fn refusals(w: &World, id: &str) {
     let reactive = |option| ["submit", "--reactive", "--min-nodes=1", "--max-nodes=3", option, "--", "/bin/true"];
     refused(w, &reactive("--walltime=1h"), 2, "a scaled service has no walltime: leave out --walltime or --reactive");
     refused(w, &reactive("--service"), 2, "--service is one allocation, --reactive has replicas");
+    refused(w, &reactive("--scale-metric=request_rate"), 2, "Name connection_rate");
     let script = w.script("both.sh", "#!/bin/sh\n#LATTICE service\n#LATTICE reactive\ntrue\n");
     refused(w, &["submit", &script], 2, "lines 2 and 3: #LATTICE: --service is one allocation, --reactive has replicas");
 }
 
 fn by_hand(w: &World) {
     let script = w.script("leaves.sh", LEAVES);
-    let id = submit(w, 1, 3, &["--drain-signal=USR1", "--drain-grace=30s", "--expose=hand:9000", &script]);
+    let id = submit(w, 1, 3, &["--drain-signal=USR1", "--drain-grace=30s", "--expose=hand:9000/udp", &script]);
     wait_replicas(w, &id, "hand", 1);
     w.wait_log(&replica(&id, 0), &format!("replica 0 of {id}\n"));
     w.ok(&["scale", &id, "3"]);
@@ -268,7 +271,7 @@ fn by_hand(w: &World) {
 
 fn other_bounds(w: &World) {
     let script = w.script("bounds.sh", LEAVES);
-    let id = submit(w, 1, 2, &["--drain-signal=USR1", "--drain-grace=30s", "--expose=bounds:9000", &script]);
+    let id = submit(w, 1, 2, &["--drain-signal=USR1", "--drain-grace=30s", "--expose=bounds:9000/udp", &script]);
     wait_replicas(w, &id, "bounds", 1);
     w.ok(&["update", &id, "--min-nodes=3", "--max-nodes=4"]);
     wait_replicas(w, &id, "bounds", 3);
@@ -312,7 +315,7 @@ fn killed(w: &World) {
     let folder = Folder::new("replicas");
     let script = w.script("living.sh", &format!("#!/bin/sh\necho $$ > {}/$LATTICE_ALLOC_ID\nexec sleep 600\n", folder.0.display()));
     // Without requeues, so that a replica that ends is replaced at once.
-    let id = submit(w, 2, 3, &["--requeue=never", "--drain-grace=1s", "--expose=living:9000", &script]);
+    let id = submit(w, 2, 3, &["--requeue=never", "--drain-grace=1s", "--expose=living:9000/udp", &script]);
     wait_replicas(w, &id, "living", 2);
     w.wait("the processes of both", || living(&folder.0).len() == 2);
     let first = text(&w.status(&replica(&id, 0)), "id");
@@ -415,7 +418,7 @@ fn by_stored_metric(w: &World) {
     let store = Store::start(&networks, &folder.0);
     let other = w.submit(&["--cores=1", "--tenant=chemistry", "--walltime=5m", "--", "/bin/sleep", "300"]);
     let metric = ["--scale-metric=waiting_jobs{queue=\"new\"}", "--scale-target=10"];
-    let more = ["--tenant=physics", "--drain-grace=1s", "--expose=jobs:9000", "--", "/bin/sleep", "600"];
+    let more = ["--tenant=physics", "--drain-grace=1s", "--expose=jobs:9000/udp", "--", "/bin/sleep", "600"];
     let id = submit(w, 1, 2, &[&metric[..], &SOON, &more].concat());
     wait_replicas(w, &id, "jobs", 1);
     let first = text(&w.status(&replica(&id, 0)), "id");
@@ -458,7 +461,7 @@ fn by_stored_metric(w: &World) {
 
 fn scheduler_killed(w: &World) {
     // A replica uses far more than the target: the service grows until it has as many as it may have.
-    let metric = ["--scale-metric=cpu_utilization", "--scale-target=0.0001", "--drain-grace=1s", "--expose=grows:9000"];
+    let metric = ["--scale-metric=cpu_utilization", "--scale-target=0.0001", "--drain-grace=1s", "--expose=grows:9000/udp"];
     let id = submit(w, 1, 4, &[&metric[..], &SOON, &["--", "/bin/sh", "-c", "while :; do sleep 0.02; done"]].concat());
     w.wait("a second replica to be wanted", || count(&w.status(&id), "wanted") >= 2);
     let first = holder(&w.lattice).expect("an agent places work");

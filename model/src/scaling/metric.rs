@@ -19,8 +19,9 @@ pub enum ScaleMetric {
     GpuUtilization,
     /// Used part of the processors that a replica has, from 0 to 1: the mean over the replicas.
     CpuUtilization,
-    /// TCP connections that a replica accepts each second: the mean over the replicas.
-    RequestRate,
+    /// TCP connections that a replica accepts each second: the mean over the replicas. One connection may
+    /// carry many requests.
+    ConnectionRate,
     /// TCP connections to a replica that wait to be accepted: the mean over the replicas.
     QueueDepth,
     /// Series of the metrics store: the mean over the replicas, each with the mean of its series.
@@ -43,19 +44,27 @@ pub enum NoSuchMetric {
     TooLong,
     /// It is malformed.
     #[error(
-        "{0:?} is neither gpu_utilization, cpu_utilization, request_rate, queue_depth nor a selector of series such as queue_length{{queue=\"new\"}}: of a larger query make a recording rule, and name that"
+        "{0:?} is neither gpu_utilization, cpu_utilization, connection_rate, queue_depth nor a selector of series such as queue_length{{queue=\"new\"}}: of a larger query make a recording rule, and name that"
     )]
     Malformed(String),
+    /// It asks for requests, which nothing outside the program counts.
+    #[error(
+        "{REQUEST_RATE} has no value: a connection may carry many requests, and only the program can count them. Name connection_rate (TCP connections accepted each second), or a series of the metrics store that the program exports, with a label if it has this name: {REQUEST_RATE}{{job=\"web\"}}"
+    )]
+    CountsRequests,
     /// It names the label that is added.
     #[error("leave the label allocation out: it is added, so that only series of the service's own replicas count")]
     NamesAllocation,
 }
 
+/// The name of the metric that a user expects and that cannot be measured.
+const REQUEST_RATE: &str = "request_rate";
+
 /// The metrics that need no store, by name.
 const BUILT_IN: [(&str, ScaleMetric); 4] = [
     ("gpu_utilization", ScaleMetric::GpuUtilization),
     ("cpu_utilization", ScaleMetric::CpuUtilization),
-    ("request_rate", ScaleMetric::RequestRate),
+    ("connection_rate", ScaleMetric::ConnectionRate),
     ("queue_depth", ScaleMetric::QueueDepth),
 ];
 
@@ -131,6 +140,10 @@ impl FromStr for ScaleMetric {
             return Ok(metric.clone());
         }
         let selector = Selector::read(text).ok_or_else(|| NoSuchMetric::Malformed(text.chars().take(40).collect()))?;
+        // A series of this name without labels would be taken for a built-in metric by every reader.
+        if selector.name == REQUEST_RATE && selector.matchers.is_empty() {
+            return Err(NoSuchMetric::CountsRequests);
+        }
         if selector.matchers.iter().any(|(label, _, _)| label == ALLOCATION) {
             return Err(NoSuchMetric::NamesAllocation);
         }
@@ -167,7 +180,7 @@ impl fmt::Display for ScaleMetric {
         match self {
             Self::GpuUtilization => f.write_str("gpu_utilization"),
             Self::CpuUtilization => f.write_str("cpu_utilization"),
-            Self::RequestRate => f.write_str("request_rate"),
+            Self::ConnectionRate => f.write_str("connection_rate"),
             Self::QueueDepth => f.write_str("queue_depth"),
             Self::Stored(selector) => selector.fmt(f),
         }
@@ -185,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_metric_is_built_in_or_selects_series() {
-        for text in ["gpu_utilization", "cpu_utilization", "request_rate", "queue_depth", "up", "a:b_5m", "q{queue=\"new\",x!=\"1\"}"] {
+        for text in ["gpu_utilization", "cpu_utilization", "connection_rate", "queue_depth", "up", "a:b_5m", "q{queue=\"new\",x!=\"1\"}"] {
             assert_eq!(read(text).as_deref(), Ok(text));
         }
         assert_eq!(read(" q { job = 'my app' , x =~ \"a|b\", } ").as_deref(), Ok("q{job=\"my app\",x=~\"a|b\"}"));
@@ -207,6 +220,12 @@ mod tests {
             assert!(matches!(read(bad), Err(NoSuchMetric::Malformed(_))), "{bad}");
         }
         assert_eq!(read("q{allocation=\"other\"}"), Err(NoSuchMetric::NamesAllocation));
+        for text in ["request_rate", " request_rate{ } "] {
+            assert_eq!(read(text), Err(NoSuchMetric::CountsRequests), "{text}");
+        }
+        assert_eq!(read("request_rate{job='web'}").as_deref(), Ok("request_rate{job=\"web\"}"));
+        let refused = NoSuchMetric::CountsRequests.to_string();
+        assert!(refused.contains("connection_rate") && refused.ends_with("request_rate{job=\"web\"}"), "{refused}");
         assert_eq!(read(&"a".repeat(METRIC_CHARS_MAX + 1)), Err(NoSuchMetric::TooLong));
     }
 

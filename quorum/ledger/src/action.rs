@@ -602,6 +602,7 @@ fn report_bytes(item: &ReportItem) -> usize {
         ReportItem::PrepareFailed { why, .. } | ReportItem::NotPreempted { why, .. } => why.len(),
         ReportItem::Ended { reason, .. } => reason.to_string().len(),
         ReportItem::UnreportedHealth { health, .. } => health.len(),
+        ReportItem::PortsOpen { ports, .. } => 2 * ports.len(),
         ReportItem::Prepared { .. } | ReportItem::Released { .. } | ReportItem::Checkpointed { .. } => 0,
     }
 }

@@ -165,6 +165,8 @@ impl Ledger {
         allocation.state = if reason.state().is_terminal() { reason.state() } else { AllocationState::Failed };
         (allocation.preemption, allocation.held, allocation.telemetry) = (None, false, None);
         allocation.waits_until = None;
+        // They only say where it may not begin: three with long reasons are 1 KB of an ended record.
+        allocation.excluded = Vec::new();
         allocation.ended_at = Some(at);
         let detail = format!("{}: {reason}", allocation.state);
         allocation.reason = Some(reason);

@@ -197,7 +197,7 @@ fn found(s: &Story, name: &str, tenant: Option<&str>) -> Vec<String> {
 }
 
 #[test]
-fn a_service_is_found_while_its_allocation_runs_and_never_otherwise() {
+fn a_service_is_found_while_its_port_is_open_and_its_allocation_runs_and_never_otherwise() {
     let mut s = Story::new(4);
     s.done(submit(1, serving("physics", 2, &[("api", 80), ("metrics", 90)], RequeuePolicy::Always)));
     s.done(submit(2, serving("physics", 1, &[("api", 81)], RequeuePolicy::Never)));
@@ -205,13 +205,25 @@ fn a_service_is_found_while_its_allocation_runs_and_never_otherwise() {
     let prepared = |s: &mut Story, number: u128, epoch, on: &[u8]| {
         on.iter().for_each(|n| s.report(*n, ReportItem::Prepared { allocation: id(number), epoch }));
     };
+    let open = |s: &mut Story, number: u128, epoch, on: u8, ports: &[u16]| {
+        s.report(on, ReportItem::PortsOpen { allocation: id(number), epoch, ports: ports.to_vec() });
+    };
     let first = s.claimed(1, &[0, 1]);
     prepared(&mut s, 1, first, &[0]);
+    open(&mut s, 1, first, 0, &[80, 90]);
     assert_eq!(found(&s, "api", None), [""; 0], "it is being prepared");
     prepared(&mut s, 1, first, &[1]);
-    for (number, on) in [(2, 2), (3, 3)] {
+    assert_eq!((found(&s, "api", None), s.ledger.services(None, 10)), (vec![], vec![]), "no port is open");
+    open(&mut s, 1, first, 1, &[80]);
+    assert_eq!((found(&s, "api", None), found(&s, "metrics", None)), (vec!["n1:80".to_owned()], vec![]), "each node and port by itself");
+    // A repetition changes nothing, and a port that is not exposed is not listed.
+    open(&mut s, 1, first, 1, &[80, 90, 22]);
+    open(&mut s, 1, first, 0, &[80, 90]);
+    open(&mut s, 1, first, 2, &[80]);
+    for (number, on, port) in [(2, 2, 81), (3, 3, 82)] {
         let epoch = s.claimed(number, &[on]);
         prepared(&mut s, number, epoch, &[on]);
+        open(&mut s, number, epoch, on, &[port]);
     }
     assert_eq!(found(&s, "api", Some("physics")), ["n0:80", "n1:80", "n2:81"]);
     assert_eq!(found(&s, "api", Some("chemistry")), ["n3:82"]);
@@ -232,6 +244,9 @@ fn a_service_is_found_while_its_allocation_runs_and_never_otherwise() {
     }
     let again = s.claimed(1, &[1, 0]);
     prepared(&mut s, 1, again, &[0, 1]);
+    assert_eq!(found(&s, "api", None), [""; 0], "its new processes do not listen yet");
+    open(&mut s, 1, again, 0, &[80]);
+    open(&mut s, 1, again, 1, &[80]);
     assert_eq!(found(&s, "api", None), ["n1:80", "n0:80"], "its first node first");
 }
 

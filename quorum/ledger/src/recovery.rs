@@ -220,6 +220,7 @@ impl Ledger {
                 | ReportItem::PrepareFailed { .. }
                 | ReportItem::Released { .. }
                 | ReportItem::NotPreempted { .. }
+                | ReportItem::PortsOpen { .. }
                 | ReportItem::Checkpointed { .. }
                 | ReportItem::UnreportedHealth { .. } => None,
             })
@@ -252,6 +253,7 @@ impl Ledger {
                 | ReportItem::PrepareFailed { .. }
                 | ReportItem::Released { .. }
                 | ReportItem::NotPreempted { .. }
+                | ReportItem::PortsOpen { .. }
                 | ReportItem::UnreportedHealth { .. } => None,
             });
             self.ended_unreported(context, node, (*id, *epoch), reason, last);
@@ -529,9 +531,10 @@ impl Ledger {
             allocation.started_at = Some(at);
             let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
             context.changed.desired.extend(nodes);
-            self.open_services(id);
             self.end_by_deadline(context, id);
         }
+        // The lost quorum had the node's report about its ports; the node does not repeat it.
+        self.list_all_ports(node, id);
     }
 
     /// A node that has reported and does not have its part has ended it: it is not started there

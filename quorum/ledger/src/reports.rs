@@ -52,6 +52,7 @@ impl Ledger {
             ReportItem::NotPreempted { allocation, epoch, id, why } => {
                 self.not_preempted(context, &report.node, *allocation, *epoch, *id, bounded(why));
             }
+            ReportItem::PortsOpen { allocation, epoch, ports } => self.list_ports(&report.node, *allocation, *epoch, ports),
             ReportItem::UnreportedHealth { at, health } => {
                 let about = Subject { allocation: None, node: Some(&report.node) };
                 let detail = format!("unheard, at {at} by its own clock: {}", bounded(health));
@@ -70,6 +71,7 @@ impl Ledger {
             | ReportItem::PrepareFailed { allocation, epoch, .. }
             | ReportItem::Ended { allocation, epoch, .. }
             | ReportItem::NotPreempted { allocation, epoch, .. }
+            | ReportItem::PortsOpen { allocation, epoch, .. }
             | ReportItem::Checkpointed { allocation, epoch, .. } => (*allocation, *epoch),
             ReportItem::Released { .. } | ReportItem::UnreportedHealth { .. } => return None,
         };
@@ -104,7 +106,6 @@ impl Ledger {
         let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
         let detail = format!("epoch {epoch}, {} nodes prepared", nodes.len());
         context.changed.desired.extend(nodes);
-        self.open_services(id);
         self.record(context, "quorum", AuditAction::AllocationRunning, Subject { allocation: Some(id), node: None }, detail);
         self.end_by_deadline(context, id);
         self.mail(context, id, MailEvent::Begin);

@@ -29,6 +29,7 @@ fn a_failed_prologue_excludes_the_node_and_the_third_one_ends_it() {
     let ended = s.ledger.allocation(id(1)).unwrap();
     assert_eq!((ended.state, ended.requeue_count), (AllocationState::Failed, 0));
     assert!(matches!(ended.reason, Some(EndReason::PrologueFailed { .. })));
+    assert!(ended.excluded.is_empty(), "it begins nowhere any more");
 }
 
 #[test]

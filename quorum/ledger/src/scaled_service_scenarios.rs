@@ -74,6 +74,13 @@ fn runs(s: &mut Story, number: u32, on: u8) -> Epoch {
     epoch
 }
 
+/// As [`runs`], and its port accepts connections.
+fn serves(s: &mut Story, number: u32, on: u8) -> Epoch {
+    let epoch = runs(s, number, on);
+    s.report(on, ReportItem::PortsOpen { allocation: replica(number), epoch, ports: vec![80] });
+    epoch
+}
+
 fn ends(s: &mut Story, number: u32, on: u8, epoch: Epoch, code: i32) {
     s.report(on, ReportItem::Ended { allocation: replica(number), epoch, reason: EndReason::Exited { code } });
 }
@@ -175,8 +182,8 @@ fn a_service_begins_with_the_fewest_replicas_each_on_a_node_of_its_own() {
     let Err(Refusal::Conflict { conflicts }) = s.act(Action::Claim(beside)) else { panic!("replica 0 is on that node") };
     assert_eq!((conflicts.len(), conflicts[0].holder), (1, Some(replica(0))));
     assert!(conflicts[0].why.contains("replica 0 of the same service"), "{}", conflicts[0].why);
-    runs(&mut s, 1, 1);
-    assert_eq!((counts(&s), endpoints(&s).len()), ((2, 0, 2, 0), 2));
+    serves(&mut s, 1, 1);
+    assert_eq!((counts(&s), endpoints(&s)), ((2, 0, 2, 0), vec![replica(1)]), "replica 0 does not listen yet");
     assert_eq!(s.ledger.desired(&node(1)).shares[0].replica, Some(ReplicaOf { service: id(1), number: 1 }));
     check(&s);
 }
@@ -224,8 +231,8 @@ fn a_user_scales_within_the_bounds() {
 fn a_replica_too_many_leaves_the_registry_first_and_ends_for_good() {
     let mut s = story(2, service(1, 2));
     s.done(scale(2, 7));
-    runs(&mut s, 0, 0);
-    let epoch = runs(&mut s, 1, 1);
+    serves(&mut s, 0, 0);
+    let epoch = serves(&mut s, 1, 1);
     assert_eq!(endpoints(&s).len(), 2);
     let applied = s.apply(scale(1, 0));
     assert!(applied.result.is_ok() && applied.changed.desired.contains(&node(1)));
@@ -347,7 +354,7 @@ fn a_lost_replica_is_replaced_and_one_that_may_be_requeued_waits_again() {
 #[test]
 fn a_service_ends_with_the_third_early_end_in_a_row() {
     let mut s = story(2, service(2, 4));
-    runs(&mut s, 1, 1);
+    serves(&mut s, 1, 1);
     for (number, early_ends) in [(0, 1), (2, 2)] {
         let epoch = runs(&mut s, number, 0);
         ends(&mut s, number, 0, epoch, 1);
@@ -588,7 +595,7 @@ fn other_bounds_hold_at_once_and_the_number_of_replicas_is_brought_into_them() {
     let mut s = story(3, service(1, 3));
     s.done(scale(3, 7));
     for number in 0..3_u8 {
-        runs(&mut s, number.into(), number);
+        serves(&mut s, number.into(), number);
     }
     let record = |action, detail: &str| (action, "u7".to_owned(), detail.to_owned());
     let wanted = [
@@ -757,8 +764,8 @@ fn a_replica_that_leaves_is_no_victim_of_others() {
     let spec_of = AllocationSpec { preemption_class: 3, requeue: RequeuePolicy::Always, requeues_max: 3, ..service(1, 2) };
     let mut s = story(2, spec_of);
     s.done(scale(2, 7));
-    let stays = runs(&mut s, 0, 0);
-    let leaves = runs(&mut s, 1, 1);
+    let stays = serves(&mut s, 0, 0);
+    let leaves = serves(&mut s, 1, 1);
     s.submit(2, 1, RequeuePolicy::Never, 0);
     s.done(scale(1, 7));
     let needs = |victim, epoch, lease_token| {

@@ -1,12 +1,13 @@
 //! Services: the ports that allocations expose while they run.
 //!
-//! An endpoint is not stored. It is derived from the allocation and its nodes' addresses, and
-//! exists from the commit that makes the allocation Running to the commit that ends that state, or by
-//! which a replica is asked to leave.
+//! An endpoint exists from the report of its node that the port accepts connections. It ends with the
+//! commit that ends the state Running, or by which a replica is asked to leave. Only the port is stored;
+//! the rest is derived from the allocation and its node's address.
 
 use super::Ledger;
+use super::state::OpenPort;
 use lattice_ledger_state::scaled_services::is_asked_to_leave;
-use lattice_model::{Allocation, AllocationId, AllocationState, NodeId};
+use lattice_model::{Allocation, AllocationId, AllocationState, Epoch, NodeId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -33,32 +34,59 @@ pub struct Endpoint {
 }
 
 impl Ledger {
-    /// The allocation starts to run.
-    pub(super) fn open_services(&mut self, id: AllocationId) {
-        if self.allocations.get(&id).is_some_and(|a| offers(a)) {
-            self.offering.insert(id);
+    /// These ports of the allocation accept connections on this node: those that it exposes are listed.
+    pub(super) fn list_ports(&mut self, node: &NodeId, id: AllocationId, epoch: Epoch, ports: &[u16]) {
+        if !self.takes_part(node, id, epoch) {
+            return;
         }
+        let Some(allocation) = self.allocations.get(&id).filter(|a| offers(a)) else { return };
+        let Some(rank) = allocation.shares.rank_of(node) else { return };
+        let exposed = allocation.spec.connectivity.expose.iter().map(|exposed| exposed.port);
+        self.open_ports.extend(exposed.filter(|port| ports.contains(port)).map(|port| (id, rank, port)));
+    }
+
+    /// Lists all ports that the allocation exposes on this node, if it runs.
+    pub(super) fn list_all_ports(&mut self, node: &NodeId, id: AllocationId) {
+        let Some(allocation) = self.allocations.get(&id) else { return };
+        let epoch = allocation.epoch;
+        let ports: Vec<u16> = allocation.spec.connectivity.expose.iter().map(|exposed| exposed.port).collect();
+        self.list_ports(node, id, epoch, &ports);
     }
 
     /// The allocation stops to run, or is a replica that must leave.
     pub(super) fn close_services(&mut self, id: AllocationId) {
-        self.offering.remove(&id);
+        let listed: Vec<OpenPort> = self.ports_of(id).copied().collect();
+        for port in &listed {
+            self.open_ports.remove(port);
+        }
     }
 
-    /// The running allocations of these tenants (`None`: of all) that expose services, by id.
+    /// The listed ports of an allocation, by rank.
+    fn ports_of(&self, id: AllocationId) -> impl Iterator<Item = &OpenPort> {
+        self.open_ports.range((id, 0, 0)..=(id, u32::MAX, u16::MAX))
+    }
+
+    /// The allocations of these tenants (`None`: of all) that have listed ports, by id.
     fn offered(&self, tenants: Option<&[String]>) -> impl Iterator<Item = &Allocation> {
         let of = move |a: &&Allocation| tenants.is_none_or(|t| t.contains(&a.spec.tenant));
-        self.offering.iter().filter_map(|id| self.allocations.get(id)).map(|a| &**a).filter(of)
+        let mut previous = None;
+        let ids = self.open_ports.iter().map(|(id, ..)| *id).filter(move |id| previous.replace(*id) != Some(*id));
+        ids.filter_map(|id| self.allocations.get(&id)).map(|a| &**a).filter(of)
     }
 
     /// The exposed service names, at most `most`, by tenant and name.
     pub fn services(&self, tenants: Option<&[String]>, most: usize) -> Vec<ServiceStatus> {
         let mut counts: BTreeMap<(&str, &str), (u32, u32)> = BTreeMap::new();
         for allocation in self.offered(tenants) {
+            let mut nodes_of: BTreeMap<u16, u32> = BTreeMap::new();
+            for (_, _, port) in self.ports_of(allocation.id) {
+                *nodes_of.entry(*port).or_default() += 1;
+            }
             let mut seen: Vec<&str> = Vec::new();
             for exposed in &allocation.spec.connectivity.expose {
+                let Some(nodes) = nodes_of.get(&exposed.port) else { continue };
                 let (endpoints, allocations) = counts.entry((&allocation.spec.tenant, &exposed.name)).or_default();
-                *endpoints = endpoints.saturating_add(u32::try_from(allocation.shares.len()).unwrap_or(u32::MAX));
+                *endpoints = endpoints.saturating_add(*nodes);
                 if !seen.contains(&exposed.name.as_str()) {
                     seen.push(&exposed.name);
                     *allocations += 1;
@@ -80,7 +108,9 @@ impl Ledger {
         let each = self.offered(tenants).filter(|a| named(a)).flat_map(|allocation| {
             let exposed = allocation.spec.connectivity.expose.iter().filter(|e| e.name == name);
             exposed.flat_map(move |exposed| {
-                allocation.nodes().filter_map(move |node| {
+                let listed = self.ports_of(allocation.id).filter(move |(_, _, port)| *port == exposed.port);
+                listed.filter_map(move |(_, rank, _)| {
+                    let node = allocation.shares.get(*rank)?.node;
                     Some(Endpoint {
                         tenant: allocation.spec.tenant.clone(),
                         allocation: allocation.id,

@@ -42,6 +42,10 @@ use std::fmt;
 use std::sync::Arc;
 use uuid::Uuid;
 
+/// A port that accepts connections: the running allocation that exposes it, the rank of its node there,
+/// and the port.
+pub type OpenPort = (AllocationId, u32, u16);
+
 /// The cluster level before any was committed.
 pub const LEVEL_FIRST: u32 = 1;
 /// Largest number of allocations that have not ended.
@@ -145,8 +149,9 @@ pub struct Ledger {
     pub(super) domains: BTreeMap<DomainKey, Arc<Domain>>,
     #[serde(skip)]
     pub(super) domain_index: DomainIndex,
-    /// Running allocations that expose services.
-    pub(super) offering: BTreeSet<AllocationId>,
+    /// The endpoints in the service registry.
+    #[serde(default, skip_serializing_if = "OrdSet::is_empty", deserialize_with = "each_in_turn")]
+    pub(super) open_ports: OrdSet<OpenPort>,
     pub(super) limits: ClusterLimits,
     /// The length of run leases for new claims, in milliseconds; 0: not set yet.
     pub(super) run_lease_ms: u64,
@@ -229,7 +234,7 @@ impl Default for Ledger {
             vni_pool: VniPool::default(),
             domains: BTreeMap::new(),
             domain_index: DomainIndex::default(),
-            offering: BTreeSet::new(),
+            open_ports: OrdSet::new(),
             limits: ClusterLimits::default(),
             run_lease_ms: 0,
             notified: BTreeMap::new(),

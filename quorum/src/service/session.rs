@@ -12,7 +12,7 @@ mod list_digest;
 mod registration;
 mod sending;
 
-use super::answer::propose;
+use super::answer::{propose, propose_gathered};
 use super::miscounted::Miscounted;
 use super::packets::Packets;
 use crate::core::Core;
@@ -161,7 +161,9 @@ impl<'a> Session<'a> {
         let (registration, keys, health) = read_registration(core, (caller, from), up)?;
         let (node, size) = (registration.node.clone(), registration.size);
         let growth = core.agreed.ledger().node(&node).and_then(|known| growth(&known.size, &size));
-        let mut results = propose(core, vec![Action::Register(registration)]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?;
+        // At a start of the cluster all agents register at once.
+        let registered = propose_gathered(core, vec![Action::Register(registration)]).await;
+        let mut results = registered.map_err(|e| Ended::Close(unserved(e).to_string()))?;
         let (outcome, revision) = match results.pop() {
             Some(Ok(done)) => done,
             // The agent registers again.

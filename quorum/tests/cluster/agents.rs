@@ -2,6 +2,7 @@
 
 use crate::auditing::find;
 use crate::lab::{Agent, Lab, PATIENCE, claim, eventually, lease, owner, spec, submit};
+use futures::future::join_all;
 use lattice_ledger::Action;
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
@@ -9,8 +10,9 @@ use lattice_model::{
     ReportItem, Resources,
 };
 use lattice_pki::identity::Role;
-use lattice_quorum_client::CallError;
+use lattice_quorum::config::NodeAdmission;
 use lattice_quorum_client::wire::{Answer, Change, Claimed, Down, Refusal, Request, Up, WatchAllocations, WatchMessage, WatchRequest};
+use lattice_quorum_client::{CallError, QuorumClient};
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -371,6 +373,36 @@ async fn the_session_of_a_removed_node_ends_and_it_is_refused_until_it_is_admitt
         find(&lab, &api, AuditFilter { node: Some(node), actions: vec![AuditAction::NodeRemoved], ..AuditFilter::default() }).await;
     assert_eq!(records.iter().map(|record| record.detail.as_str()).collect::<Vec<_>>(), ["sold; it was Drained, under drain"]);
     member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_agents_that_register_at_once_one_that_is_not_admitted_is_refused_alone() {
+    let mut lab = Lab::new(3, |config| config.node_admission = NodeAdmission::Listed);
+    let members = [lab.start(1, true).await, lab.start(2, false).await, lab.start(3, false).await];
+    for member in &members {
+        tokio::time::timeout(PATIENCE, member.ready()).await.unwrap();
+    }
+    let api = lab.api(&[1, 2, 3]);
+    let names: Vec<String> = (0..24).map(|number| format!("m{number}")).collect();
+    for name in &names {
+        let admit = Action::Admit { node: name.parse().unwrap(), by: "anna".to_owned(), reason: "rack 4".to_owned() };
+        api.call(&lab.as_operator("anna", Request::from(admit)), PATIENCE).await.unwrap();
+    }
+    let clients: Vec<QuorumClient> = names.iter().map(|name| lab.client(&[1, 2, 3], name, Role::Node)).collect();
+    let stranger = lab.client(&[1, 2, 3], "stranger", Role::Node);
+    let registered = join_all(names.iter().zip(&clients).map(|(name, client)| Agent::register(client, name)));
+    let ask = async || match stranger.session(Agent::registration("stranger", Boot(Uuid::nil()), 0)).await {
+        Ok((_up, mut down)) => format!("{:?}", down.next().await),
+        Err(_) => String::new(),
+    };
+    let is_refused = |answer: &String| answer.contains("`lattice node admit stranger`");
+    let (agents, _refused) = tokio::join!(registered, eventually("the stranger to be refused", ask, is_refused));
+    for (agent, name) in agents.iter().zip(&names) {
+        assert!(agent.node.as_str() == name && agent.incarnation >= Incarnation(1), "{name}: {:?}", agent.incarnation);
+    }
+    for member in members {
+        member.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,7 +2,7 @@
 //! All tasks run in the cgroup of launch 0, where a script would run.
 
 use super::ending::KILL_RETRY_MS;
-use super::open_lane::{Cut, OpenLane, Phase, StartResult, Starts, Task};
+use super::open_lane::{Cut, OpenLane, Pause, Phase, StartResult, Starts, Task};
 use super::starting::borrowed;
 use super::{Ending, KILLED, Process, Script, Shim, Walltime, now_ms};
 use crate::lane::Lane;
@@ -88,6 +88,7 @@ impl Shim {
             output,
             task: None,
             starts: Starts::default(),
+            pause: None,
             group_killed: false,
         })
     }
@@ -158,8 +159,11 @@ impl Shim {
                 task.phase = Phase::Clearing { outcome, retry_at: now + KILL_RETRY_MS };
             }
         }
+        self.check_pause(now);
         self.start_task(now);
-        self.report_tasks(now);
+        // A pause may end with the answer to a report.
+        let is_paused = self.lane.as_ref().is_some_and(|open| open.pause.is_some());
+        self.report_tasks(if is_paused { u64::MAX } else { now });
         if self.lane.as_ref().is_some_and(|open| open.lane.is_over())
             && let Some(open) = self.lane.take()
         {
@@ -328,6 +332,37 @@ impl Shim {
         }
     }
 
+    /// The end of a task could not be written to the disk: no further one begins meanwhile.
+    pub(super) fn pause_lane(&mut self, ordinal: u32, outcome: TaskOutcome) {
+        if let Some(open) = &mut self.lane {
+            open.pause = Some(Pause { ordinal, outcome, retry_at: now_ms() + Pause::RETRY_MS, why: None });
+        }
+    }
+
+    /// Ends a pause if the quorum has the end that is not on the disk, or if it can be written now.
+    fn check_pause(&mut self, now: u64) {
+        let Some(open) = &mut self.lane else { return };
+        let Some(pause) = &mut open.pause else { return };
+        if open.lane.is_unconfirmed(pause.ordinal) {
+            if pause.retry_at > now {
+                return;
+            }
+            if let Err(error) = self.exits.append(&pause.record()) {
+                pause.retry_at = now + Pause::RETRY_MS;
+                if pause.why.is_none() {
+                    let why = format!("the end of task {} cannot be written to disk: {error}", pause.ordinal);
+                    log_line(&why);
+                    pause.why = Some(why.clone());
+                    self.agent.send(&FromShim::LanePaused { why: Some(why) });
+                }
+                return;
+            }
+        }
+        if open.pause.take().is_some_and(|pause| pause.why.is_some()) {
+            self.agent.send(&FromShim::LanePaused { why: None });
+        }
+    }
+
     /// Begins the next task, if there is one and the allocation's walltime leaves it its own.
     fn start_task(&mut self, now: u64) {
         let Walltime::Runs { until, .. } = self.walltime else { return };
@@ -335,7 +370,7 @@ impl Shim {
             return;
         }
         let Some(open) = &mut self.lane else { return };
-        if open.task.is_some() || open.starts.retry_at.is_some_and(|at| at > now) {
+        if open.task.is_some() || open.pause.is_some() || open.starts.retry_at.is_some_and(|at| at > now) {
             return;
         }
         open.starts.retry_at = None;

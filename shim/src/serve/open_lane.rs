@@ -9,6 +9,7 @@ use crate::lane::Lane;
 use crate::task_output::TaskOutput;
 use lattice_model::end_warning::PendingWarning;
 use lattice_model::{EndWarning, TaskIndices, TaskOutcome};
+use lattice_runtime::exits::ExitRecord;
 use lattice_runtime::process::{Environment, NotStarted, StartReport};
 use lattice_runtime::shim::FromShim;
 use std::os::fd::OwnedFd;
@@ -37,8 +38,30 @@ pub(super) struct OpenLane {
     pub(super) output: TaskOutput,
     pub(super) task: Option<Task>,
     pub(super) starts: Starts,
+    /// Set while no task begins because the end of one is not on the disk.
+    pub(super) pause: Option<Pause>,
     /// Whether the cgroup was killed as a whole since it was made.
     pub(super) group_killed: bool,
+}
+
+/// The end of a task that could not be written to the disk. If further tasks ran and the shim died, the quorum would
+/// lease all of them again. So none begins until this end is written, or confirmed by the quorum.
+pub(super) struct Pause {
+    pub(super) ordinal: u32,
+    pub(super) outcome: TaskOutcome,
+    /// When to write it again.
+    pub(super) retry_at: u64,
+    /// Why it is not written; `None`: it was tried once, and the quorum may confirm it at once.
+    pub(super) why: Option<String>,
+}
+
+impl Pause {
+    /// The pause between two tries to write the end, in milliseconds.
+    pub(super) const RETRY_MS: u64 = 500;
+
+    pub(super) fn record(&self) -> ExitRecord {
+        ExitRecord::Task { ordinal: self.ordinal, outcome: self.outcome }
+    }
 }
 
 /// The latest tries to start a task that failed for a reason of the node, such as a full disk.
@@ -157,13 +180,17 @@ impl OpenLane {
     /// When there is something to do.
     pub(super) fn due_ms(&self) -> Option<u64> {
         let task = self.task.as_ref().and_then(Task::due_ms);
-        task.into_iter().chain(self.lane.report_due_ms()).chain(self.starts.retry_at).min()
+        let pause = self.pause.as_ref().map(|pause| pause.retry_at);
+        task.into_iter().chain(self.lane.report_due_ms()).chain(self.starts.retry_at).chain(pause).min()
     }
 
     /// The messages for an agent after a connect. `has_ended`: the end of the lane itself follows, and it may get no
     /// tasks.
     pub(super) fn replay(&mut self, now: u64, has_ended: bool) -> Vec<FromShim> {
         let mut messages = if has_ended { Vec::new() } else { vec![FromShim::LaneOpened] };
+        if let Some(why) = self.pause.as_ref().and_then(|pause| pause.why.clone()).filter(|_| !has_ended) {
+            messages.push(FromShim::LanePaused { why: Some(why) });
+        }
         if self.lane.has_unconfirmed() {
             let (report, left) = self.lane.report(now);
             messages.push(FromShim::TasksEnded { report, left });

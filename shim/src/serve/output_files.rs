@@ -73,7 +73,9 @@ impl Shim {
         if !open.lane.has_tasks_of(number) {
             self.log_ring.over(number);
         }
-        self.record(&ExitRecord::Task { ordinal, outcome });
+        if !self.record(&ExitRecord::Task { ordinal, outcome }) {
+            self.pause_lane(ordinal, outcome);
+        }
     }
 
     /// Waits until all that the script, a rank or a task has written is in the user's files. `is_last`: nothing of it is

@@ -3,7 +3,7 @@
 use super::AllocationTask;
 use crate::node_environment;
 use crate::prepare::{Line, PrepareError};
-use crate::{probing, walltime};
+use crate::{open_ports, probing, walltime};
 use futures::future::BoxFuture;
 use lattice_agent_common::{clock, environment};
 use lattice_model::{DesiredShare, EndReason, Entrypoint, LaunchSpec, millis};
@@ -90,6 +90,9 @@ impl AllocationTask {
         self.set_detail("running");
         if self.probing.is_none() {
             self.probing = probing::begin(&self.context, &self.share, self.senders.detail.clone());
+        }
+        if self.checking_ports.is_none() {
+            self.checking_ports = open_ports::begin(&self.context, &self.share, self.senders.detail.clone());
         }
         if !self.is_head() {
             return;

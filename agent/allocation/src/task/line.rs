@@ -8,13 +8,12 @@ use crate::local_launch::LocalLaunch;
 use crate::prepare::{Line, held};
 use crate::undo;
 use lattice_agent_common::environment;
-use lattice_model::{Backoff, EndReason, Entrypoint, TaskOutcome, TaskSet};
+use lattice_model::{Backoff, EndReason, Entrypoint};
 use lattice_node::RunLeaseEvent;
 use lattice_node::allocation::TaskEvent;
-use lattice_runtime::exits::{self, ExitRecord};
+use lattice_runtime::exits::{self, ExitRecord, Recorded};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{PROTOCOL_MAJOR, REFUSED_CODE, StopReason, ToShim};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -118,7 +117,7 @@ impl AllocationTask {
         self.context.adoption.lost(self.share.allocation);
         self.terminals.lost(why);
         self.lane.is_open = false;
-        let records = self.recorded_ends().await;
+        let Recorded { tasks, others } = self.recorded_ends().await;
         let entry = match &self.share.spec.entrypoint {
             Entrypoint::Command { argv } if self.phase.is_started() && self.share.lane.is_none() => {
                 Some(environment::entry_launch(&self.share, argv.clone(), &self.context.setup.slurm))
@@ -128,10 +127,9 @@ impl AllocationTask {
         if let Some(entry) = &entry {
             self.launches.entry(entry.id).or_insert_with(|| LocalLaunch::new(entry.clone()));
         }
-        let (mut known, mut tasks) = (None, BTreeMap::<TaskOutcome, TaskSet>::new());
-        for record in records {
+        let mut known = None;
+        for record in others {
             match record {
-                ExitRecord::Task { ordinal, outcome } => tasks.entry(outcome).or_default().insert(ordinal..=ordinal),
                 ExitRecord::OutOfMemory { launch: None, kill } => self.script_kill = Some(kill),
                 ExitRecord::OutOfMemory { launch: Some(launch), kill } => self.with_launch(launch, |l| l.out_of_memory(kill)),
                 ExitRecord::Script { outcome } if self.is_head() => known = Some(self.script_reason(outcome)),
@@ -140,7 +138,7 @@ impl AllocationTask {
                 ExitRecord::Rank { launch, rank, outcome } => self.with_launch(launch, |l| l.rank_ended(rank, outcome)),
                 ExitRecord::Aborted { launch, code: REFUSED_CODE, why } => self.refused(launch, &why),
                 ExitRecord::Aborted { launch, code, why } => self.with_launch(launch, |l| l.aborted(code, why)),
-                ExitRecord::Script { .. } | ExitRecord::Stopped { .. } => {}
+                ExitRecord::Task { .. } | ExitRecord::Script { .. } | ExitRecord::Stopped { .. } => {}
             }
         }
         let me = self.context.setup.me.clone();
@@ -173,12 +171,12 @@ impl AllocationTask {
     /// The ends that the dead shim wrote to its file. A file that cannot be read is read again for
     /// a while: without it, work that has ended is reported as lost. What the shim left is killed
     /// before that: no process of it may live on meanwhile, and no further end will be recorded.
-    async fn recorded_ends(&self) -> Vec<ExitRecord> {
+    async fn recorded_ends(&self) -> Recorded {
         let mut pauses = Backoff::new(EXITS_PAUSE.0, EXITS_PAUSE.1);
         for attempt in 1.. {
             let dir = self.dir.clone();
-            let why = match tokio::task::spawn_blocking(move || exits::read(&dir)).await {
-                Ok(Ok(records)) => return records,
+            let why = match tokio::task::spawn_blocking(move || exits::read_recorded(&dir)).await {
+                Ok(Ok(recorded)) => return recorded,
                 Ok(Err(error)) => error.to_string(),
                 Err(error) => error.to_string(),
             };
@@ -191,7 +189,7 @@ impl AllocationTask {
             }
             tokio::time::sleep(pauses.next_pause()).await;
         }
-        Vec::new()
+        Recorded::default()
     }
 
     async fn kill_what_a_shim_left(&self) {

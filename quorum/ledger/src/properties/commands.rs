@@ -224,6 +224,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                     ReportItem::NotPreempted { allocation, epoch, id: asked.unwrap_or(saved(&allocation)), why: "x".into() }
                 }
                 16 => ReportItem::UnreportedHealth { at: Timestamp(skip), health: "not well: x".into() },
+                17 | 18 => ReportItem::PortsOpen { allocation, epoch, ports: vec![80, 81] },
                 _ => ReportItem::Released { allocation, epoch, usage: None },
             };
             let (incarnation, seq) = known.map(|n| (n.incarnation, n.report_seq)).unwrap_or_default();

@@ -92,12 +92,15 @@ pub(super) fn invariant_what_stops_is_claimed_when_it_is_over(before: &Ledger, c
     }
 }
 
-/// Services are exposed by running allocations, and by all that declare them.
+/// Only ports are listed that running allocations declare, each of a node of the allocation, and all that
+/// are listed are found.
 pub(super) fn invariant_services_are_of_what_runs(ledger: &Ledger) {
-    let runs: BTreeSet<AllocationId> = ledger.allocations().filter(|a| crate::services::offers(a)).map(|a| a.id).collect();
-    assert_eq!(ledger.offering, runs);
-    let found: BTreeSet<AllocationId> = ledger.endpoints("api", None, usize::MAX).iter().map(|e| e.allocation).collect();
-    assert_eq!(found, runs);
+    for (id, rank, port) in &ledger.open_ports {
+        let allocation = ledger.allocation(*id).expect("it is known");
+        let declares = allocation.spec.connectivity.expose.iter().any(|exposed| exposed.port == *port);
+        assert!(crate::services::offers(allocation) && declares && allocation.shares.get(*rank).is_some(), "{allocation:?}");
+    }
+    assert_eq!(ledger.endpoints("api", None, usize::MAX).len(), ledger.open_ports.len());
 }
 
 /// The number of nodes for sensitive work grows only up to the limit.

@@ -71,6 +71,7 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
     let share = ClaimShare { node: node(1), resources: registration(1, 1, 0, true).size, hold_revision: Revision(CONFORMED) };
     let claim = Claim { allocation: id, requeue_count: 0, lease_token: 2, shares: vec![share], after: None, by: None, walltime: None };
     let prepared = ReportItem::Prepared { allocation: id, epoch: Epoch(1) };
+    let open = ReportItem::PortsOpen { allocation: id, epoch: Epoch(1), ports: vec![80] };
     let soft = SoftLimitsChange::default();
     let (max_nodes, max_concurrent_allocations) = (QuotaChange::AtMost(9), QuotaChange::Keep);
     let tenant = TenantChange { name: "physics".into(), create: true, max_nodes, max_concurrent_allocations, soft };
@@ -109,6 +110,7 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
         Action::AdvanceTime,
         Action::Claim(claim),
         Action::Report(NodeReport { node: node(1), incarnation: Incarnation(1), seq: 1, item: prepared }),
+        Action::Report(NodeReport { node: node(1), incarnation: Incarnation(1), seq: 2, item: open }),
         // After the claim, which the hold would prevent.
         Action::SetHold {
             node: node(1),

@@ -537,7 +537,7 @@ fn task_group_bytes(TaskGroup { indices, concurrent_max: _, failures_max: _ }: &
 
 fn scaling_bytes(Scaling { replicas_min: _, replicas_max: _, policy, drain: Drain { signal: _, grace_ms: _ } }: &Scaling) -> usize {
     let of_metric = |metric: &ScaleMetric| match metric {
-        ScaleMetric::GpuUtilization | ScaleMetric::CpuUtilization | ScaleMetric::RequestRate | ScaleMetric::QueueDepth => 0,
+        ScaleMetric::GpuUtilization | ScaleMetric::CpuUtilization | ScaleMetric::ConnectionRate | ScaleMetric::QueueDepth => 0,
         ScaleMetric::Stored(selector) => {
             let text = selector.to_string();
             // There is a comma between two matchers; there may be others in their values.
