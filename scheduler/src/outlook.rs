@@ -178,8 +178,8 @@ impl Plan<'_> {
     fn reserved_brief(&self, planned: &Planned<'_>, reservation: &Reservation) -> String {
         let (start, wanted) = (self.expected_start(reservation), planned.allocation.spec.nodes);
         if let Some(in_way) = self.set_aside(planned) {
-            let until = start.map_or_else(String::new, |start| format!("starts ~{}: ", self.clock(start)));
-            return format!("{until}reservation {}", in_way.name);
+            let until = start.map_or_else(|| "set aside".to_owned(), |start| format!("starts ~{}", self.clock(start)));
+            return format!("{until}: reservation {}", in_way.name);
         }
         // Where nothing overtakes, what is ahead is the reason.
         let is_behind = planned.ahead > 0 && self.is_fifo(planned);

@@ -83,6 +83,9 @@ pub fn job_lines(job: &Job, details: bool, c: &Context<'_>) -> Vec<String> {
         format!("Command={}", or_null(&command)),
         format!("WorkDir={}", or_null(&a.working_dir)),
     ]);
+    if !a.reservation.is_empty() {
+        lines.push(format!("Reservation={}", a.reservation));
+    }
     if !a.comment.is_empty() {
         lines.push(format!("Comment={}", a.comment));
     }
@@ -124,6 +127,41 @@ pub fn node_lines(node: &v1::Node, partitions: &[&str], c: &Context<'_>) -> Vec<
         lines.push(format!("Reason={reason} [{by}@{}]", c.clock.text(node.state_since_ms)));
     }
     lines
+}
+
+/// The lines about a reservation.
+pub fn reservation_lines(r: &v1::Reservation, c: &Context<'_>) -> Vec<String> {
+    let accounts: Vec<&str> = r.tenants.iter().map(|tenant| c.compat.account_of(tenant)).collect();
+    let state = if r.state == "Open" { "ACTIVE" } else { "INACTIVE" };
+    let flags = if r.maintenance { "MAINT,SPEC_NODES" } else { "SPEC_NODES" };
+    let mut lines = vec![
+        format!(
+            "ReservationName={} StartTime={} EndTime={} Duration={}",
+            r.name,
+            c.clock.text(r.start_ms),
+            c.clock.text(r.end_ms),
+            long_duration(r.end_ms.saturating_sub(r.start_ms) / 1000)
+        ),
+        format!("Nodes={} NodeCnt={} CoreCnt=(null) Features=(null) PartitionName=(null) Flags={flags}", r.nodes, r.node_count),
+        "TRES=(null)".to_owned(),
+        format!("Users={} Groups=(null) Accounts={} Licenses=(null) State={state}", or_null(&r.users.join(",")), or_null(&accounts.join(","))),
+    ];
+    if !r.comment.is_empty() {
+        lines.push(format!("Comment={}", r.comment));
+    }
+    lines
+}
+
+/// The table of `sinfo -T`: without those that are over.
+pub fn reservation_table(all: &[v1::Reservation], c: &Context<'_>) -> String {
+    let mut text = format!("{:<12} {:>8} {:>19} {:>19} {:>11} NODELIST\n", "RESV_NAME", "STATE", "START_TIME", "END_TIME", "DURATION");
+    for r in all.iter().filter(|r| r.state != "Over") {
+        let state = if r.state == "Open" { "ACTIVE" } else { "INACTIVE" };
+        let duration = long_duration(r.end_ms.saturating_sub(r.start_ms) / 1000);
+        let (start, end) = (c.clock.text(r.start_ms), c.clock.text(r.end_ms));
+        text.push_str(&format!("{:<12} {state:>8} {start:>19} {end:>19} {duration:>11} {}\n", r.name, r.nodes));
+    }
+    text
 }
 
 /// The lines about a partition.

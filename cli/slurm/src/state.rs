@@ -225,6 +225,8 @@ fn waiting_reason(a: &v1::Allocation, now_ms: u64) -> &'static str {
     match () {
         () if a.held => "JobHeldUser",
         () if a.timing.as_ref().is_some_and(|timing| timing.begin_ms > now_ms) => "BeginTime",
+        () if message.starts_with("reservation deleted") => "ReservationDeleted",
+        () if message.starts_with("reservation ") => "Reservation",
         () if a.dependencies.iter().any(|on| !on.met) => "Dependency",
         // Work that waits for other work is not in its queue yet; what waits for nodes of other work is.
         () if a.queue_position == 0 && message.starts_with("waits ") => "Dependency",
@@ -232,7 +234,7 @@ fn waiting_reason(a: &v1::Allocation, now_ms: u64) -> &'static str {
         () if has("user limit:") || (has("quota:") && has("allocations")) => "AssocMaxJobsLimit",
         () if has("quota:") => "AssocGrpNodeLimit",
         () if has("last attempt may run") || message.starts_with("requeued ") => "Cleaning",
-        () if has("out of service") => "ReqNodeNotAvail",
+        () if has("out of service") || has(": reservation ") => "ReqNodeNotAvail",
         () if has("could serve") || has("excluded") => "BadConstraints",
         () if a.queue_position > 1 || message.starts_with("behind ") || message.ends_with(" ahead") => "Priority",
         () if a.queue_position == 1 || !message.is_empty() => "Resources",

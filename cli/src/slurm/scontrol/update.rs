@@ -1,6 +1,7 @@
 //! `scontrol update JobId=… KEY=VALUE` and `scontrol update NodeName=… State=…`.
 
 use super::change::{keys, reported};
+use super::reservation;
 use crate::failure::Failure;
 use crate::session::{Session, answer};
 use crate::slurm::cluster::{expanded, fetch_nodes};
@@ -42,8 +43,11 @@ pub async fn run(session: &Session, words: &[String], surroundings: &Surrounding
             }
         }
         Some((key, value)) if key == "nodename" => node(session, value, &changes).await,
+        Some((key, value)) if key == "reservationname" || key == "reservation" => {
+            reservation::update(session, value, &changes, surroundings).await
+        }
         Some((key, _)) => Err(Failure::other(format!("{key}= is not possible"))
-            .hint("`lattice admin vcluster` changes queues; Lattice has no reservations, and steps have no settings")),
+            .hint("`lattice admin vcluster` changes queues, and steps have no settings")),
         None => Err(Failure::other("No valid entity in update command").hint("Input line must include \"JobId=\" or \"NodeName=\"")),
     }
 }
