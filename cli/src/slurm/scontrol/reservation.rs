@@ -25,8 +25,8 @@ fn pairs(words: &[String]) -> Result<Vec<(String, &str)>, Failure> {
         }
         words => words,
     };
-    let pair = |word: &'_ String| word.split_once('=').map(|(key, _)| key.to_ascii_lowercase());
-    let keys: Option<Vec<String>> = words.iter().map(pair).collect();
+    let keys = words.iter().map(|word| word.split_once('=').map(|(key, _)| key.to_ascii_lowercase()));
+    let keys: Option<Vec<String>> = keys.collect();
     let keys = keys.ok_or_else(|| Failure::other("write KEY=VALUE, such as ReservationName=course Nodes=n[1-2]"))?;
     let values = words.iter().filter_map(|word| word.split_once('=')).map(|(_, value)| value);
     Ok(keys.into_iter().zip(values).collect())
@@ -34,10 +34,9 @@ fn pairs(words: &[String]) -> Result<Vec<(String, &str)>, Failure> {
 
 /// The reservation that the pairs name, and the others.
 fn named<'a>(pairs: Vec<(String, &'a str)>) -> Result<(&'a str, Vec<(String, &'a str)>), Failure> {
-    let is_name = |(key, _): &(String, &str)| key == "reservationname" || key == "reservation";
-    let (names, others): (Vec<_>, Vec<_>) = pairs.into_iter().partition(is_name);
+    let (names, others): (Vec<_>, Vec<_>) = pairs.into_iter().partition(|(key, _)| key == "reservationname" || key == "reservation");
     match names.as_slice() {
-        [(_, name)] => Ok((name, others)),
+        [(_, name)] => Ok((*name, others)),
         _ => Err(Failure::other("ReservationName= is needed, once").hint("Lattice gives reservations no names by itself")),
     }
 }
@@ -46,7 +45,7 @@ pub async fn create(session: &Session, words: &[String], surroundings: &Surround
     let (name, changes) = named(pairs(words)?)?;
     let client = session.connect().await?;
     let mut request = request(&client, name, &changes, surroundings, None).await?;
-    request.maintenance.get_or_insert(false);
+    request.maintenance = request.maintenance.or(Some(false));
     answer(client.reservations().create(request)).await?;
     print(&format!("Reservation created: {name}\n"))?;
     Ok(0)
