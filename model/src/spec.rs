@@ -338,9 +338,6 @@ impl AllocationSpec {
                 return Err(invalid(field, "at most 128 bytes without control characters"));
             }
         }
-        if self.reservation.as_ref().is_some_and(|name| name.is_empty() || name.len() > 64 || name.chars().any(char::is_control)) {
-            return Err(invalid("reservation", "its name has 1 to 64 bytes without control characters"));
-        }
         self.validate_tags()?;
         if self.nodes == 0 || self.nodes > NODES_MAX {
             return Err(invalid("nodes", format!("{} given; 1 to {NODES_MAX} are possible", self.nodes)));

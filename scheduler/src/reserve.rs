@@ -71,12 +71,14 @@ pub fn find(state: &Draft<'_>, class: &Class, quotas: &Quotas<'_>, allocation: &
     // search passes at least one window on all nodes.
     for _ in 0..state.windows.count() {
         let found = find_from(state, class, quotas, allocation, floor_ms);
-        let Found::Reservation(Reservation { start_ms, nodes, .. }) = &found else { return found };
-        let until_ms = start_ms.saturating_add(lasts_ms);
-        if nodes.iter().all(|node| state.windows.first(*node, class.reservation(), *start_ms, until_ms).is_none()) {
-            return found;
-        }
-        floor_ms = *start_ms;
+        let is_in_way = |found: &Reservation| {
+            let until_ms = found.start_ms.saturating_add(lasts_ms);
+            found.nodes.iter().any(|node| state.windows.first(*node, class.reservation(), found.start_ms, until_ms).is_some())
+        };
+        floor_ms = match &found {
+            Found::Reservation(reservation) if is_in_way(reservation) => reservation.start_ms,
+            Found::Reservation(_) | Found::OutOfService | Found::OverQuota { .. } => return found,
+        };
     }
     find_from(state, class, quotas, allocation, floor_ms)
 }
@@ -86,7 +88,9 @@ fn find_from(state: &Draft<'_>, class: &Class, quotas: &Quotas<'_>, allocation: 
     if let Some((start_ms, nodes)) = earliest_by_end(state, class, quotas, allocation, floor_ms) {
         return Found::Reservation(reservation(state, class, start_ms, nodes));
     }
-    let at = |node: usize, not_before_ms: u64| available(state, class, allocation, node, not_before_ms.max(floor_ms));
+    // What is available is so for good, but for windows: then it counts from when on that is looked at.
+    let least_ms = if state.windows.count() > 0 { floor_ms } else { 0 };
+    let at = |node: usize, not_before_ms: u64| available(state, class, allocation, node, not_before_ms.max(least_ms));
     let up = class.candidates.iter().filter(|node| state.service[*node] == Service::Up);
     let mut available: Vec<Available> = up.map(|node| at(node, 0)).collect();
     if let Some((start_ms, nodes)) = earliest(state, class, available.clone(), quotas, allocation, floor_ms) {

@@ -13,7 +13,7 @@ const MINUTE_MS: u64 = 60_000;
 /// The same view with these nodes set aside for user `u`, whose work all of it is, from so many minutes from now until
 /// so many.
 fn with_window(mut view: View, name: &str, nodes: &str, (from, until): (i64, i64)) -> View {
-    let time = |minutes: i64| Timestamp(NOW.0.saturating_add_signed(minutes * MINUTE_MS as i64));
+    let time = |minutes: i64| Timestamp(NOW.0.saturating_add_signed(minutes * 60_000));
     let reservation = Reservation {
         name: name.into(),
         nodes: hostlist::expand(nodes).unwrap(),

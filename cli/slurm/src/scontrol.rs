@@ -132,6 +132,7 @@ pub fn node_lines(node: &v1::Node, partitions: &[&str], c: &Context<'_>) -> Vec<
 /// The lines about a reservation.
 pub fn reservation_lines(r: &v1::Reservation, c: &Context<'_>) -> Vec<String> {
     let accounts: Vec<&str> = r.tenants.iter().map(|tenant| c.compat.account_of(tenant)).collect();
+    let (users, accounts) = (or_null(&r.users.join(",")), or_null(&accounts.join(",")));
     let state = if r.state == "Open" { "ACTIVE" } else { "INACTIVE" };
     let flags = if r.maintenance { "MAINT,SPEC_NODES" } else { "SPEC_NODES" };
     let mut lines = vec![
@@ -144,7 +145,7 @@ pub fn reservation_lines(r: &v1::Reservation, c: &Context<'_>) -> Vec<String> {
         ),
         format!("Nodes={} NodeCnt={} CoreCnt=(null) Features=(null) PartitionName=(null) Flags={flags}", r.nodes, r.node_count),
         "TRES=(null)".to_owned(),
-        format!("Users={} Groups=(null) Accounts={} Licenses=(null) State={state}", or_null(&r.users.join(",")), or_null(&accounts.join(","))),
+        format!("Users={users} Groups=(null) Accounts={accounts} Licenses=(null) State={state}"),
     ];
     if !r.comment.is_empty() {
         lines.push(format!("Comment={}", r.comment));
@@ -228,6 +229,34 @@ mod tests {
     fn with(test: impl FnOnce(&Context<'_>)) {
         let (compat, clock, nodes) = (Compat::default(), Clock::new(NOW, &Utc, None), BTreeMap::new());
         test(&Context { compat: &compat, clock: &clock, uid_of: &|_| Some(1000), nodes: &nodes });
+    }
+
+    #[test]
+    fn a_reservation_is_a_record_and_a_line_of_a_table() {
+        let course = v1::Reservation {
+            name: "course".into(),
+            nodes: "n[1-2]".into(),
+            node_count: 2,
+            start_ms: NOW - 34,
+            end_ms: NOW - 34 + 3_600_000,
+            users: vec!["ada".into()],
+            state: "Open".into(),
+            ..Default::default()
+        };
+        let over = v1::Reservation { name: "old".into(), state: "Over".into(), ..course.clone() };
+        with(|c| {
+            let want = [
+                "ReservationName=course StartTime=2026-03-05T10:00:12 EndTime=2026-03-05T11:00:12 Duration=01:00:00",
+                "Nodes=n[1-2] NodeCnt=2 CoreCnt=(null) Features=(null) PartitionName=(null) Flags=SPEC_NODES",
+                "TRES=(null)",
+                "Users=ada Groups=(null) Accounts=(null) Licenses=(null) State=ACTIVE",
+            ];
+            assert_eq!(reservation_lines(&course, c), want);
+            let table = reservation_table(&[course, over], c);
+            let lines: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+            let line = ["course", "ACTIVE", "2026-03-05T10:00:12", "2026-03-05T11:00:12", "01:00:00", "n[1-2]"];
+            assert_eq!((lines.len(), lines[1].as_slice()), (2, &line[..]));
+        });
     }
 
     #[test]

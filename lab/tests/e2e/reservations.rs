@@ -96,7 +96,8 @@ fn refusals(w: &World) {
     let refused = w.run(&create);
     assert!(refused.code() != 0 && refused.err().contains("whose work may use it?"), "{}", refused.err());
     w.ok(&[&create[..], &["--user=nobody"]].concat());
-    let refused = w.run(&["admin", "reservation", "create", "second", "--nodes=n[1-2]", "--start=now+90m", "--duration=1h", "--maintenance"]);
+    let second = ["--nodes=n[1-2]", "--start=now+90m", "--duration=1h", "--maintenance"];
+    let refused = w.run(&[&["admin", "reservation", "create", "second"], &second[..]].concat());
     assert!(refused.err().contains("node n1 is set aside by reservation mine then"), "{}", refused.err());
     let refused = w.run(&["submit", "--reservation=mine", "--", "/bin/true"]);
     assert!(refused.err().contains("reservation mine is not for user root"), "{}", refused.err());
@@ -144,10 +145,12 @@ fn by_slurm(w: &World) {
     );
     assert_eq!(created, "Reservation created: class\n");
     let shown = ok(w, "scontrol", &["show", "reservation", "class"]);
-    for piece in ["ReservationName=class StartTime=", "Duration=01:00:00", "Nodes=n1 NodeCnt=1 ", &format!("Users={OWN} "), "State=ACTIVE"] {
+    let users = format!("Users={OWN} ");
+    for piece in ["ReservationName=class StartTime=", "Duration=01:00:00", "Nodes=n1 NodeCnt=1 ", &users, "State=ACTIVE"] {
         assert!(shown.contains(piece), "{piece}: {shown}");
     }
-    let script = w.script("reserved.sh", "#!/bin/bash\n#SBATCH --reservation=class\n#SBATCH -t 5\necho in $SLURM_JOB_RESERVATION\nsleep 600\n");
+    let lines = "#!/bin/bash\n#SBATCH --reservation=class\n#SBATCH -t 5\necho in $SLURM_JOB_RESERVATION\nsleep 600\n";
+    let script = w.script("reserved.sh", lines);
     let id = w.submit(&[&script]);
     w.wait_log(&id, "in class");
     assert_eq!(ok(w, "squeue", &["-h", "-R", "class", "-o", "%v"]), "class\n");

@@ -25,7 +25,8 @@ use lattice_model::scaling::{Reading, ScaleChange};
 use lattice_model::{
     Allocation, AllocationSpec, CheckpointRef, Connectivity, Dag, DayUse, Drain, EndReason, EntryLaunch, Entrypoint, Exclusion, Image,
     Locality, Mail, Node, NodeAddresses, NodeId, OutputFiles, PhasesChange, Preemption, Principal, ReplicaOf, Reservation, ScaleMetric,
-    ScalePolicy, Scaling, ScalingState, Step, StepOf, SubmittedPlace, SubmittedValues, TaskGroup, TelemetryOrder, Tenant, VCluster, WorkUsage,
+    ScalePolicy, Scaling, ScalingState, Step, StepOf, SubmittedPlace, SubmittedValues, TaskGroup, TelemetryOrder, Tenant, VCluster,
+    WorkUsage,
 };
 use std::path::Path;
 

@@ -359,7 +359,9 @@ impl Refusal {
             Self::ReservationOverlaps { other, .. } => {
                 format!("choose another time or other nodes, or change that one first: `lattice admin reservation update {other}`")
             }
-            Self::ReservationOver { .. } => "leave --reservation out, or name another one: `lattice admin reservation list` shows them".to_owned(),
+            Self::ReservationOver { .. } => {
+                "leave --reservation out, or name another one: `lattice admin reservation list` shows them".to_owned()
+            }
             Self::NodeHasHome { vcluster, .. } => {
                 format!("remove it there first: `lattice admin vcluster set-config --name {vcluster} --nodes ...` with all nodes that stay")
             }

@@ -1,9 +1,9 @@
 //! Advance reservations: nodes that operators set aside for a time.
 //!
 //! ```text
-//!   SetReservation ──▶ window to come ── start ──▶ open ── end ──▶ over ── a week, or others need its place ──▶ forgotten
-//!   claim of other work      only if it has ended before the start
-//!   claim of work that names it            ╰── on its nodes alone
+//!   SetReservation ──▶ to come ── start ──▶ open ── end ──▶ over ── a week, or others need its place ──▶ forgotten
+//!   a claim of other work: only if it has ended before the start, or begins after the end
+//!   a claim of work that names it: while it is open, on its nodes alone
 //! ```
 //!
 //! The ledger checks each claim at the time of the command, so no two schedulers need to agree on a window. What

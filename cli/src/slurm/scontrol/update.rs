@@ -34,6 +34,9 @@ pub async fn run(session: &Session, words: &[String], surroundings: &Surrounding
     let (what, changes): (Vec<_>, Vec<_>) = pairs.into_iter().partition(|(key, _)| is_subject(key));
     match what.first() {
         Some((key, value)) if key == "jobid" || key == "jobname" || key == "name" => {
+            if let Some((other, _)) = what.iter().find(|(key, _)| !["jobid", "jobname", "name"].contains(&key.as_str())) {
+                return Err(Failure::other(format!("{other}= is not possible for a job")).hint("cancel it, and submit it again"));
+            }
             // A name beside an id is the new name.
             let id = what.iter().find(|(key, _)| key == "jobid").map(|(_, id)| *id);
             let names = what.iter().filter(|(key, _)| key != "jobid").map(|(_, name)| ("jobname".to_owned(), *name));

@@ -32,7 +32,7 @@ pub struct ReservationName {
     pub name: String,
 }
 
-/// Whose work may use it.
+// No doc comment: it would become the description of the commands.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReservedFor {
     /// Its work may use it; may be given more than once, and with commas
