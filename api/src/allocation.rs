@@ -110,6 +110,7 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         output_files: None,
         submit_dir: String::new(),
         mail: None,
+        reservation: spec.reservation.clone().unwrap_or_default(),
     }
 }
 

@@ -16,6 +16,7 @@ use crate::v1::checkpoint_endpoint_client::CheckpointEndpointClient;
 use crate::v1::dag_service_client::DagServiceClient;
 use crate::v1::lease_service_client::LeaseServiceClient;
 use crate::v1::node_service_client::NodeServiceClient;
+use crate::v1::reservation_service_client::ReservationServiceClient;
 use crate::v1::session_service_client::SessionServiceClient;
 use crate::v1::v_cluster_service_client::VClusterServiceClient;
 use crate::v1::watch_service_client::WatchServiceClient;
@@ -173,6 +174,13 @@ impl Client {
     /// Queues and their tenants.
     pub fn vclusters(&self) -> VClusterServiceClient<Signed<Channel>> {
         VClusterServiceClient::new(self.channel.clone())
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    /// Nodes that are set aside for a time.
+    pub fn reservations(&self) -> ReservationServiceClient<Signed<Channel>> {
+        ReservationServiceClient::new(self.channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }

@@ -21,6 +21,7 @@ mod history;
 mod lease;
 mod node;
 mod quorum;
+mod reservation;
 #[cfg(test)]
 mod samples;
 mod scaling;
@@ -48,6 +49,7 @@ pub use history::{AccountingStatusJson, HistoryJson, HistoryRecordJson, UseSumJs
 pub use lease::{LeaseJson, ListedLeaseJson};
 pub use node::{ConformanceJson, LocalDomainJson, NodeJson, WatchedNodeJson};
 pub use quorum::{MemberJson, NotifiedJson, QuorumStatusJson};
+pub use reservation::ReservationJson;
 pub use scaling::{PolicyJson, ReadingJson, ScaleChangeJson, ScalingJson, ScalingStateJson};
 pub use service::{EndpointJson, ServiceJson};
 pub use session::SessionJson;

@@ -33,7 +33,7 @@ pub const METADATA: &str = "lattice-operator-bin";
 /// `AdminService/ListTokens`, `AdminService/QueryAudit`, `AdminService/RevokeToken` and
 /// `AllocationService/Update`. A client with a credential signs its calls of all these methods. An
 /// account with a role that suffices calls them without a signature.
-pub const METHODS: [&str; 43] = [
+pub const METHODS: [&str; 46] = [
     "AccountingService/Export",
     "AccountingService/History",
     "AccountingService/MoveStore",
@@ -73,6 +73,9 @@ pub const METHODS: [&str; 43] = [
     "NodeService/SetHold",
     "NodeService/Wipe",
     "NodeService/WithdrawAdmission",
+    "ReservationService/Create",
+    "ReservationService/Delete",
+    "ReservationService/Update",
     "VClusterService/Create",
     "VClusterService/Delete",
     "VClusterService/SetConfig",

@@ -136,6 +136,7 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         mail: mail::to_model(spec.mail.as_ref())?,
         comment: spec.comment.clone(),
         nice: spec.nice,
+        reservation: Some(spec.reservation.clone()).filter(|name| !name.is_empty()),
     };
     model.validate()?;
     // Not a rule of the model: the ledger applies submissions of earlier versions again.
@@ -212,6 +213,7 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
         mail: spec.mail.as_deref().map(mail::from_model),
         comment: spec.comment.clone(),
         nice: spec.nice,
+        reservation: spec.reservation.clone().unwrap_or_default(),
         ..Default::default()
     }
 }

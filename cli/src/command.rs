@@ -29,6 +29,7 @@ mod node;
 pub mod nodes;
 mod preempt;
 mod quorum;
+mod reservation;
 mod retry;
 mod revocations;
 mod role;
@@ -115,6 +116,9 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Admin(Later(Admin { command: AdminCommand::Tenant(args) })) => tenant::run(session, args.command).await.map(success),
         Command::Admin(Later(Admin { command: AdminCommand::VCluster(args) })) => {
             vcluster::administer(session, args.command).await.map(success)
+        }
+        Command::Admin(Later(Admin { command: AdminCommand::Reservation(args) })) => {
+            Box::pin(reservation::run(session, args.command)).await.map(success)
         }
         Command::VCluster(Later(args)) => vcluster::run(session, args).await.map(success),
         Command::Admin(Later(Admin { command: AdminCommand::Network(args) })) => match args.command {

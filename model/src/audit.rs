@@ -205,6 +205,10 @@ actions! {
     EndedWorkDropped,
     /// An event of an allocation of which its user wants mail. `detail` is JSON.
     MailDue,
+    /// A reservation of nodes was created or changed.
+    ReservationSet,
+    /// A reservation was deleted, or forgotten after its end.
+    ReservationDeleted,
 }
 
 impl AuditAction {

@@ -184,6 +184,9 @@ pub struct AllocationSpec {
     /// alone.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub nice: i32,
+    /// The reservation on whose nodes it begins, within its window; see [`crate::reservation`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<String>,
 }
 
 /// The program of an allocation.
@@ -313,6 +316,7 @@ impl AllocationSpec {
             mail: None,
             comment: String::new(),
             nice: 0,
+            reservation: None,
         }
     }
 
@@ -684,6 +688,7 @@ impl AllocationSpec {
             + self.scaling.as_ref().map_or(0, |_| SCALING_BYTES_MAX)
             + self.name.len()
             + self.comment.len()
+            + self.reservation.as_ref().map_or(0, String::len)
             + self.mail.as_ref().map_or(0, |mail| mail.user.len() + 128)
             + self.working_dir.as_os_str().len()
             + self.submit_dir.as_ref().map_or(0, |dir| dir.as_os_str().len())

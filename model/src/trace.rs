@@ -305,8 +305,8 @@ impl Request {
     pub fn of(spec: &AllocationSpec, user: u32) -> Self {
         // A new field must say here whether it decides. Work that is held is left out of a trace, and work that depends on
         // other work is submitted when it came into its queue. Not traced:
-        // `on_isolation` and the method of a checkpoint, which exclude machines without cgroup v2; `nice`, the deadline and the
-        // least walltime: a replay orders and ends such work as if it had none.
+        // `on_isolation` and the method of a checkpoint, which exclude machines without cgroup v2; `nice`, the deadline, the
+        // least walltime and the reservation: a replay orders, places and ends such work as if it had none.
         let AllocationSpec {
             name: _,
             tenant,
@@ -350,6 +350,7 @@ impl Request {
             mail: _,
             comment: _,
             nice: _,
+            reservation: _,
         } = spec;
         let requeues = match requeue {
             RequeuePolicy::Always => *requeues_max,

@@ -190,6 +190,7 @@ table! {
         ListRevocations: No Yes No Itself;
         Backup: Yes No No Itself;
         ListVClusters: No Yes No Itself;
+        ListReservations: No Yes No Itself;
         ListSessions: No Yes No Itself;
         ListAdmissions: No Yes No Itself;
         CheckDag: No Yes No User;
@@ -506,6 +507,7 @@ fn requester(request: &mut Request) -> Option<Requester<'_>> {
         | Request::ListAdmissions
         | Request::Backup
         | Request::ListVClusters
+        | Request::ListReservations
         | Request::ListSessions
         | Request::GetDag { .. }
         | Request::ListDags { .. }

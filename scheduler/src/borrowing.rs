@@ -42,6 +42,10 @@ impl Lent {
         until_ms: u64,
         looks: &mut usize,
     ) -> Option<Vec<usize>> {
+        // It gets nodes of its reservation alone.
+        if allocation.spec.reservation.is_some() {
+            return None;
+        }
         // What follows is the same for all of a class that give nodes back, but for how long they last.
         allocation.spec.walltime?;
         if allocation.spec.never_gives_back(allocation.requeue_count).is_some() {
@@ -62,7 +66,8 @@ impl Lent {
         *looks += open;
         let is_free = |node: &usize, part: Option<Part>| {
             let has_room = part.is_none_or(|part| state.free_now[*node].holds(&part.amount));
-            has_room && state.is_free_beside(*node, part.as_ref(), until_ms, |span| span.by != allocation.id)
+            let is_open = state.is_open_until(*node, class.reservation(), until_ms);
+            has_room && is_open && state.is_free_beside(*node, part.as_ref(), until_ms, |span| span.by != allocation.id)
         };
         let own: Vec<usize> = state.open.and(&class.candidates).filter(|node| is_free(node, class.part(state.columns, *node))).collect();
         let is_lent = |node: &usize| {

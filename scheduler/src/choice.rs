@@ -79,7 +79,10 @@ struct Free {
 }
 
 fn free(state: &Draft<'_>, class: &Class, quotas: &Quotas<'_>, allocation: &Allocation, until_ms: u64) -> Free {
-    let is_free = |node: &usize| state.is_free_until(*node, class.part(state.columns, *node).as_ref(), until_ms);
+    let is_free = |node: &usize| {
+        let is_open = state.is_open_until(*node, class.reservation(), until_ms);
+        is_open && state.is_free_until(*node, class.part(state.columns, *node).as_ref(), until_ms)
+    };
     let Some(kinds) = &class.kinds else {
         return Free { nodes: with_room(state, allocation).and(&class.candidates).filter(is_free).collect(), more: Vec::new() };
     };
@@ -143,7 +146,8 @@ pub fn over_quota(
     let mut used = NodeSet::empty(state.nodes.len());
     let is_used = |node: &usize| {
         let is_free = state.is_free_until(*node, class.part(state.columns, *node).as_ref(), until_ms);
-        is_free && quotas.is_used(allocation, &state.nodes[*node].id)
+        let is_open = state.is_open_until(*node, class.reservation(), until_ms);
+        is_free && is_open && quotas.is_used(allocation, &state.nodes[*node].id)
     };
     state.open.and(&class.candidates).filter(is_used).for_each(|node| used.insert(node));
     let new = |set: Vec<usize>| wanted.saturating_sub(set.into_iter().filter(|node| used.contains(*node)).count());

@@ -48,7 +48,7 @@ pub struct Class {
     like: Arc<Allocation>,
     beside: Beside,
     /// The nodes that could ever serve it: they are registered, in its vCluster, schedulable, large
-    /// enough, with the constraints that it asks for, and not now excluded for it.
+    /// enough, with the constraints that it asks for, of the reservation that it names, and not now excluded for it.
     pub candidates: Arc<NodeSet>,
     /// Which kinds of nodes these are. `None`: not all nodes of a kind, or few nodes are alike.
     pub kinds: Option<Kinds>,
@@ -76,6 +76,11 @@ impl Class {
         let of_kinds = || columns.kinds.iter().map(|node| spec.amount_of(&columns.nodes[*node].size)).collect();
         let Beside { who, replica_of } = self.beside;
         Some(Part { amount: self.amounts.get_or_init(of_kinds)[columns.kind[node]], who, replica_of })
+    }
+
+    /// The reservation that its work names, if it does.
+    pub fn reservation(&self) -> Option<&str> {
+        self.like.spec.reservation.as_deref()
     }
 
     /// How many of its candidates could serve one allocation together.
@@ -201,9 +206,11 @@ impl Classes {
         };
         if is_by_name(allocation) {
             let Constraints { nodes, excluded, .. } = &allocation.spec.constraints;
+            let reserved = allocation.spec.reservation.as_ref().map(|name| view.reservations.get(name));
             let is_named = |node: usize| {
                 let id = &columns.nodes[node].id;
-                (nodes.is_empty() || nodes.contains(id)) && !excluded.contains(id)
+                let is_reserved = reserved.is_none_or(|reservation| reservation.is_some_and(|of| of.nodes.contains(id)));
+                is_reserved && (nodes.is_empty() || nodes.contains(id)) && !excluded.contains(id)
             };
             return (Arc::new(select(&|node| is_named(node) && fits(node) && !is_excluded(columns, allocation, node))), None);
         }
@@ -220,10 +227,10 @@ impl Classes {
     }
 }
 
-/// Whether it asks for nodes by their names, or leaves some out: not all nodes of a kind can serve it.
+/// Whether it asks for nodes by their names or by a reservation, or leaves some out: not all nodes of a kind can serve it.
 fn is_by_name(allocation: &Allocation) -> bool {
     let constraints = &allocation.spec.constraints;
-    !constraints.nodes.is_empty() || !constraints.excluded.is_empty()
+    !constraints.nodes.is_empty() || !constraints.excluded.is_empty() || allocation.spec.reservation.is_some()
 }
 
 /// The fitness of the best candidate's wiring. All nodes of a kind are wired alike.

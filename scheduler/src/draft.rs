@@ -11,6 +11,7 @@ use crate::span::{
 use crate::state::State;
 use crate::untouched::Untouched;
 use crate::view::View;
+use crate::windows::Windows;
 use lattice_model::{AllocationId, Node, NodeState, Resources, Timestamp};
 use std::borrow::Cow;
 
@@ -47,6 +48,8 @@ pub struct Draft<'a> {
     /// this plan holds nothing more, and nothing is held whose end is counted from now.
     pub full: NodeSet,
     pub floors: Floors,
+    /// When nodes are set aside by reservations.
+    pub windows: Windows<'a>,
     /// The nodes of which this plan has reserved something for later.
     reserved: NodeSet,
 }
@@ -72,6 +75,7 @@ impl<'a> Draft<'a> {
             untouched: Untouched::of(&columns.alike, NodeSet::empty(nodes.len())),
             full,
             floors: Floors::none(nodes.len()),
+            windows: Windows::of(view, columns, now.0),
             reserved: NodeSet::empty(nodes.len()),
             nodes,
         };
@@ -86,6 +90,11 @@ impl<'a> Draft<'a> {
         }
         draft.vacant = draft.open.clone();
         draft.vacant.keep(&untouched);
+        // They are looked at one by one, although no work holds them.
+        for node in draft.windows.nodes() {
+            untouched.remove(node);
+            draft.full.remove(node);
+        }
         draft.untouched = Untouched::of(&columns.alike, untouched);
         draft
     }
@@ -165,6 +174,11 @@ impl<'a> Draft<'a> {
     /// How much of the node is free at this time.
     fn free_at_ms(&self, node: usize, at_ms: u64) -> Resources {
         free_at_ms(&self.nodes[node].size, self.spans[node].iter(), at_ms)
+    }
+
+    /// Whether no window of another reservation than this one is in the way of work from now until then.
+    pub fn is_open_until(&self, node: usize, reservation: Option<&str>, until_ms: u64) -> bool {
+        self.windows.first(node, reservation, self.now_ms, until_ms).is_none()
     }
 
     /// Whether so much of the node is free from now until then; `None`: the whole node.

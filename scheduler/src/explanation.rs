@@ -50,7 +50,8 @@ pub fn explain(view: &View, allocation: &Allocation, now: Timestamp) -> Explanat
     let held = Holdings::of(view.nodes.values(), view.allocations.values());
     let reason = |at: usize| {
         let node = plan.state.nodes[at];
-        let why = why_not(view, &held, node, planned.allocation).or_else(|| reserved(&plan, planned, &ahead, at))?;
+        let why = why_not(view, &held, node, planned.allocation);
+        let why = why.or_else(|| of_reservation(&plan, planned, at)).or_else(|| reserved(&plan, planned, &ahead, at))?;
         Some((node.id.clone(), why))
     };
     let nodes = (0..plan.state.nodes.len()).filter_map(reason).collect();
@@ -65,6 +66,20 @@ pub fn explain(view: &View, allocation: &Allocation, now: Timestamp) -> Explanat
         | Decision::TooFewNodes => sooner(view, allocation.id, now),
     };
     Explanation { summary, start: plan.expected(planned).start, nodes, score: plan.score(planned), sooner }
+}
+
+/// The reservation by which the node is set aside for others before this one would have ended, or of which the node is
+/// not.
+fn of_reservation(plan: &Plan<'_>, planned: &Planned<'_>, node: usize) -> Option<WhyNot> {
+    let own = planned.allocation.spec.reservation.as_deref();
+    if let Some(name) = own
+        && !plan.state.view.reservations.get(name).is_some_and(|own| own.nodes.contains(&plan.state.nodes[node].id))
+    {
+        return Some(WhyNot::Lacks(format!("is not of reservation {name}")));
+    }
+    let until_ms = plan.state.now_ms.saturating_add(duration_ms(&planned.allocation.spec));
+    let in_way = plan.state.windows.first(node, own, plan.state.now_ms, until_ms)?;
+    Some(WhyNot::SetAside { reservation: in_way.name.clone(), from: in_way.start, until: in_way.end })
 }
 
 /// The allocation ahead of this one that gets the node now, or has reserved it before this one would

@@ -5,6 +5,7 @@ use crate::draft::Draft;
 use crate::quotas::Quotas;
 use crate::settling::Settling;
 use crate::user_running::RunningOfUsers;
+use crate::view::View;
 use lattice_model::count::counted;
 use lattice_model::network::NoVni;
 use lattice_model::tenant::{Excess, Quota};
@@ -31,9 +32,33 @@ pub enum Obstacle {
     Deadline(Timestamp),
     /// It excludes work ahead of it that begins now or has a reservation: this one, by id and name.
     Excluded(String),
+    /// There is no reservation of this name, which it was submitted with.
+    NoReservation(String),
+    /// Its owner may not use its reservation any more.
+    NotOfReservation(String),
+    /// The window of its reservation is over.
+    ReservationOver { name: String, end: Timestamp },
+    /// The window of its reservation begins later.
+    BeforeReservation { name: String, start: Timestamp },
+    /// Its nodes are not free before the window of its reservation is over.
+    ReservationFull { name: String, end: Timestamp },
 }
 
 impl Obstacle {
+    /// What of the reservation that an allocation names keeps it from its nodes now; `None`: it names none, or its window
+    /// is open.
+    pub fn of_reservation(view: &View, allocation: &Allocation, now: Timestamp) -> Option<Self> {
+        let name = allocation.spec.reservation.clone()?;
+        let Some(reservation) = view.reservations.get(&name) else { return Some(Self::NoReservation(name)) };
+        if reservation.is_over(now) {
+            return Some(Self::ReservationOver { name, end: reservation.end });
+        }
+        if !reservation.is_for(&allocation.spec, &allocation.owner) {
+            return Some(Self::NotOfReservation(name));
+        }
+        (!reservation.is_open(now)).then(|| Self::BeforeReservation { name, start: reservation.start })
+    }
+
     /// The reason in a sentence.
     pub fn sentence(&self) -> String {
         match self {
@@ -53,6 +78,17 @@ impl Obstacle {
             ),
             Self::Deadline(deadline) => format!("could not end by its deadline, {deadline}, any more"),
             Self::Excluded(other) => format!("waits for {other}, which begins now: the two never run at the same time"),
+            Self::NoReservation(name) => {
+                format!("waits for reservation {name}, which was deleted: cancel it, and submit it without or with another one")
+            }
+            Self::NotOfReservation(name) => format!("waits for reservation {name}, which is for others: an operator can change that"),
+            Self::ReservationOver { name, end } => {
+                format!("waits for reservation {name}, which is over since {end}: an operator can make it longer, or cancel the work")
+            }
+            Self::BeforeReservation { name, start } => format!("waits for the start of reservation {name}, {start}"),
+            Self::ReservationFull { name, end } => {
+                format!("the nodes of reservation {name} are not free for it before the reservation ends, {end}")
+            }
         }
     }
 
@@ -65,7 +101,14 @@ impl Obstacle {
             Self::User(_) => "waits for work of its user that is ahead of it: what the user may still run is kept for that".to_owned(),
             Self::NoVni { .. } => "waits for work that is ahead of it: the VNIs that are left are kept for that".to_owned(),
             Self::Excluded(other) => format!("waits for {other}, which is ahead of it: the two never run at the same time"),
-            Self::Settling(_) | Self::Requeued { .. } | Self::Deadline(_) => self.sentence(),
+            Self::Settling(_)
+            | Self::Requeued { .. }
+            | Self::Deadline(_)
+            | Self::NoReservation(_)
+            | Self::NotOfReservation(_)
+            | Self::ReservationOver { .. }
+            | Self::BeforeReservation { .. }
+            | Self::ReservationFull { .. } => self.sentence(),
         }
     }
 
@@ -75,7 +118,15 @@ impl Obstacle {
             Self::Quota(_) | Self::NodesOfTenant { .. } => "quota: kept for work ahead of it".to_owned(),
             Self::User(_) => "user limit: kept for work ahead of it".to_owned(),
             Self::NoVni { .. } => "VNIs: kept for work ahead of it".to_owned(),
-            Self::Settling(_) | Self::Requeued { .. } | Self::Deadline(_) | Self::Excluded(_) => self.brief(),
+            Self::Settling(_)
+            | Self::Requeued { .. }
+            | Self::Deadline(_)
+            | Self::Excluded(_)
+            | Self::NoReservation(_)
+            | Self::NotOfReservation(_)
+            | Self::ReservationOver { .. }
+            | Self::BeforeReservation { .. }
+            | Self::ReservationFull { .. } => self.brief(),
         }
     }
 
@@ -93,6 +144,11 @@ impl Obstacle {
             }
             Self::Deadline(_) => "could not end by its deadline".to_owned(),
             Self::Excluded(other) => format!("not beside {other}"),
+            Self::NoReservation(name) => format!("reservation deleted: {name}"),
+            Self::NotOfReservation(name) => format!("reservation for others: {name}"),
+            Self::ReservationOver { name, .. } => format!("reservation over: {name}"),
+            Self::BeforeReservation { name, .. } => format!("reservation to come: {name}"),
+            Self::ReservationFull { name, .. } => format!("reservation ends too soon: {name}"),
         }
     }
 }

@@ -53,6 +53,7 @@ mod user_running;
 mod victims;
 mod view;
 mod why_not;
+mod windows;
 
 pub use explanation::{Explanation, explain};
 pub use holdings::Holdings;
@@ -111,3 +112,5 @@ mod timing_tests;
 mod together_tests;
 #[cfg(test)]
 mod victims_tests;
+#[cfg(test)]
+mod windows_tests;

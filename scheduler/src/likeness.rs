@@ -10,6 +10,7 @@ pub fn is_alike(a: &Allocation, b: &Allocation) -> bool {
     let same_place = (&x.vcluster, &x.share, &x.constraints, x.sensitive) == (&y.vcluster, &y.share, &y.constraints, y.sensitive);
     let same_layout = (x.tasks_per_node, &x.binding, &x.launch) == (y.tasks_per_node, &y.binding, &y.launch);
     let same_care = (x.on_isolation, &x.checkpoint) == (y.on_isolation, &y.checkpoint);
+    let same_place = same_place && x.reservation == y.reservation;
     same_place && same_layout && same_care && x.env.get(STDIN_VARIABLE) == y.env.get(STDIN_VARIABLE) && a.excluded == b.excluded
 }
 
@@ -17,7 +18,7 @@ pub fn is_alike(a: &Allocation, b: &Allocation) -> bool {
 pub fn hash(allocation: &Allocation) -> u64 {
     let spec = &allocation.spec;
     let mut hash = DefaultHasher::new();
-    (&spec.vcluster, spec.sensitive, spec.tasks_per_node, allocation.excluded.len()).hash(&mut hash);
+    (&spec.vcluster, &spec.reservation, spec.sensitive, spec.tasks_per_node, allocation.excluded.len()).hash(&mut hash);
     let constraints = &spec.constraints;
     (constraints.gpus, constraints.memory_bytes, constraints.conformance, constraints.topology).hash(&mut hash);
     (&constraints.features, &constraints.choice, constraints.cores).hash(&mut hash);

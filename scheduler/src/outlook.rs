@@ -4,16 +4,18 @@ use crate::borrowing::borrows;
 use crate::choice;
 use crate::draft::Service;
 use crate::grouping;
+use crate::headroom::Obstacle;
 use crate::misfit::{self, misfit};
 use crate::owners::kept_apart;
 use crate::plan::{Decision, Plan, Planned, RESERVATIONS_MAX, plan};
 use crate::quotas::Quotas;
 use crate::reserve::{Endless, Reservation};
+use crate::span::duration_ms;
 use crate::state::State;
 use crate::view::View;
 use crate::why_not::excluded;
 use lattice_model::count::{counted, is_or_are};
-use lattice_model::{AllocationId, NodeId, SchedulerKind, Timestamp, hostlist};
+use lattice_model::{self as model, AllocationId, NodeId, SchedulerKind, Timestamp, hostlist};
 use std::collections::BTreeMap;
 
 /// The longest reason in a list, in characters.
@@ -147,8 +149,38 @@ impl Plan<'_> {
         })
     }
 
+    /// The reservation of an operator without which enough nodes would be free for it now, or whose window is on its
+    /// nodes before it begins.
+    fn set_aside(&self, planned: &Planned<'_>) -> Option<&model::Reservation> {
+        if self.state.windows.count() == 0 {
+            return None;
+        }
+        let (own, wanted) = (planned.allocation.spec.reservation.as_deref(), planned.allocation.spec.nodes as usize);
+        let first = |node: &usize, until_ms: u64| self.state.windows.first(*node, own, self.state.now_ms, until_ms);
+        let until_ms = self.state.now_ms.saturating_add(duration_ms(&planned.allocation.spec));
+        let free = self.free_nodes(planned);
+        let open: Vec<usize> = free.iter().copied().filter(|node| first(node, until_ms).is_none()).collect();
+        if self.count_together(planned, &free) >= wanted && self.count_together(planned, &open) < wanted {
+            return free.iter().find_map(|node| first(node, until_ms));
+        }
+        match &planned.decision {
+            Decision::Reserved(reservation) => reservation.nodes.iter().find_map(|node| first(node, reservation.start_ms)),
+            Decision::Begins(_)
+            | Decision::OutOfService
+            | Decision::Behind
+            | Decision::NotReached
+            | Decision::NoOtherNode
+            | Decision::TooFewNodes
+            | Decision::Blocked { .. } => None,
+        }
+    }
+
     fn reserved_brief(&self, planned: &Planned<'_>, reservation: &Reservation) -> String {
         let (start, wanted) = (self.expected_start(reservation), planned.allocation.spec.nodes);
+        if let Some(in_way) = self.set_aside(planned) {
+            let until = start.map_or_else(|| "set aside".to_owned(), |start| format!("starts ~{}", self.clock(start)));
+            return format!("{until}: reservation {}", in_way.name);
+        }
         // Where nothing overtakes, what is ahead is the reason.
         let is_behind = planned.ahead > 0 && self.is_fifo(planned);
         if let Some((_, work)) = self.kept_apart(planned).filter(|_| !is_behind && reservation.awaited.is_empty()) {
@@ -225,10 +257,14 @@ impl Plan<'_> {
             }
             ahead => format!("{wants}, {}; {} of its queue {} ahead of it", are_free(free), counted(ahead, "allocation"), is_or_are(ahead)),
         };
-        let delays = free >= planned.allocation.spec.nodes as usize && !is_fifo;
+        let delays = free >= planned.allocation.spec.nodes as usize && !is_fifo && self.set_aside(planned).is_none();
         let delays = if delays { "; if it began now, it could delay work ahead of it" } else { "" };
+        let set_aside = self.set_aside(planned).map_or_else(String::new, |in_way| {
+            let model::Reservation { name, start, end, .. } = in_way;
+            format!("; reservation {name} sets nodes aside from {start} to {end}, and it would last into that time")
+        });
         let replicas = if self.has_replicas_everywhere(planned) { "; each node that is free has a replica of it already" } else { "" };
-        format!("{line}; {expectation}{delays}{replicas}{}", self.kept_apart_clause(planned))
+        format!("{line}; {expectation}{delays}{set_aside}{replicas}{}", self.kept_apart_clause(planned))
     }
 
     /// What [`Self::kept_apart`] finds, as the end of a sentence.
@@ -278,6 +314,9 @@ impl Plan<'_> {
         if let Some((_, text)) = self.excluded(planned) {
             return format!("{wants}; {possible} could serve it without those that are excluded for it: it waits for {text}");
         }
+        if let Some(name) = &allocation.spec.reservation {
+            return format!("{wants}; reservation {name} has {possible} that could ever serve it: it waits until there are more");
+        }
         let misfit = misfit(view.nodes.values(), &view.vclusters, &allocation.spec).map(|misfit| misfit.summary());
         match misfit {
             Some(misfit) => format!("{misfit}: it waits until there are more"),
@@ -295,6 +334,7 @@ impl Plan<'_> {
         let start = match &planned.decision {
             Decision::Begins(_) => Some(Timestamp(self.state.now_ms)),
             Decision::Reserved(reservation) => self.expected_start(reservation),
+            Decision::Blocked { obstacle: Obstacle::BeforeReservation { start, .. }, .. } => Some(*start),
             Decision::OutOfService
             | Decision::Behind
             | Decision::NotReached

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Backfill: the first [`RESERVATIONS_MAX`] of a queue that cannot begin now have reservations. Work
-//! behind them begins now if it has ended by its walltime before it would delay any of these. Work that may
+//! behind them begins now if it has ended by its walltime before it would delay any of these, and before the window of
+//! a reservation that an operator made. Work that may
 //! begin with less than its walltime gets as much as delays none of them, at least its least one.
 
 use crate::borrowing::{Lent, borrows};
@@ -104,6 +105,7 @@ pub(crate) fn plan_within(kept: &State, now: Timestamp, looks: usize) -> Plan<'_
     let ordered = Ordered::of(kept, now);
     let order = ordered.merged();
     let Ordered { state, classes, scorer, queues } = ordered;
+    let starts = state.windows.starts(now.0).collect();
     let mut planner = Planner {
         victims: Victims::of(&state),
         preempted: Vec::new(),
@@ -114,7 +116,7 @@ pub(crate) fn plan_within(kept: &State, now: Timestamp, looks: usize) -> Plan<'_
         scorer,
         progress: queues.iter().map(|_| Progress { looks_left: looks / queues.len(), ..Progress::default() }).collect(),
         does_not_fit: BTreeMap::new(),
-        starts: BTreeSet::new(),
+        starts,
         granted: BTreeMap::new(),
     };
     let mut planned = Vec::with_capacity(order.len());
@@ -230,7 +232,7 @@ struct Planner<'a> {
     /// By class and number of nodes: the earliest end in milliseconds until which too few nodes are free
     /// from now on; 0: too few have room. A plan only takes nodes, so this stays true.
     does_not_fit: BTreeMap<(usize, u32), u64>,
-    /// When reservations begin, in milliseconds.
+    /// When reservations begin, and windows in which nodes are set aside, in milliseconds.
     starts: BTreeSet<u64>,
     /// See [`Plan`].
     granted: BTreeMap<AllocationId, Duration>,
@@ -238,6 +240,9 @@ struct Planner<'a> {
 
 impl<'a> Planner<'a> {
     fn decide(&mut self, of: &Queue<'a>, queue: usize, class: usize, allocation: &'a Allocation) -> Decision {
+        if let Some(obstacle) = Obstacle::of_reservation(self.state.view, allocation, Timestamp(self.state.now_ms)) {
+            return Decision::Blocked { obstacle, later: false };
+        }
         if self.classes.all[class].possible() < allocation.spec.nodes as usize {
             return Decision::TooFewNodes;
         }
@@ -378,7 +383,15 @@ impl<'a> Planner<'a> {
         }
         let floor_ms = if is_fifo { progress.floor_ms } else { 0 };
         progress.look_at(2 * self.classes.all[class].candidates.len());
-        match reserve::find(&self.state, &self.classes.all[class], self.headroom.quotas_later(), allocation, floor_ms) {
+        let found = reserve::find(&self.state, &self.classes.all[class], self.headroom.quotas_later(), allocation, floor_ms);
+        let window = allocation.spec.reservation.as_ref().and_then(|name| self.state.view.reservations.get(name));
+        if let (Found::Reservation(found), Some(window)) = (&found, window)
+            && window.is_over(Timestamp(found.start_ms))
+        {
+            let obstacle = Obstacle::ReservationFull { name: window.name.clone(), end: window.end };
+            return Decision::Blocked { obstacle, later: true };
+        }
+        match found {
             Found::Reservation(reservation) => {
                 // Nothing behind the first begins now, whatever is free.
                 let may_preempt = !(is_fifo && progress.is_stopped);
@@ -409,7 +422,10 @@ impl<'a> Planner<'a> {
                     }
                 }
                 self.hold(allocation, &held, held_from_ms, end_ms);
-                if reservation.expected_start_ms(&self.state).is_some() {
+                // What waits for the end of a window could not begin sooner on nodes that others use until the window begins.
+                let own = allocation.spec.reservation.as_deref();
+                let has_window = |node: &usize| self.state.windows.first(*node, own, self.state.now_ms, reservation.start_ms).is_some();
+                if reservation.expected_start_ms(&self.state).is_some() && !reservation.nodes.iter().any(has_window) {
                     self.state.floors.raise(&self.classes.all[class].candidates, reservation.start_ms);
                 }
                 let state = &self.state;

@@ -3,14 +3,15 @@
 //! Reservations are made in the order in which work is served, and none begins on a node before an
 //! earlier one that could be moved to this node. So where nodes are alike, work that ends early
 //! never delays a reservation (decision 0077). One whose start is not known holds its own nodes
-//! alone: it would keep all others from being reserved before it.
+//! alone: it would keep all others from being reserved before it. None reaches into a window in which an operator has
+//! set nodes aside for others.
 
 use crate::choice;
 use crate::classes::Class;
 use crate::draft::{Draft, Service};
 use crate::grouping;
 use crate::quotas::Quotas;
-use crate::span::OUTAGE_MS_MAX;
+use crate::span::{OUTAGE_MS_MAX, duration_ms};
 use crate::together::Meeting;
 use lattice_model::feature_choice::Together;
 use lattice_model::tenant::Excess;
@@ -64,11 +65,32 @@ pub enum Found {
 /// The earliest reservation for an allocation that cannot begin now, not before `floor_ms`. Nodes
 /// that are full now are candidates like all others.
 pub fn find(state: &Draft<'_>, class: &Class, quotas: &Quotas<'_>, allocation: &Allocation, floor_ms: u64) -> Found {
-    let floor_ms = floor_ms.max(state.now_ms);
+    let mut floor_ms = floor_ms.max(state.now_ms);
+    let lasts_ms = duration_ms(&allocation.spec);
+    // No search finds a start before that of the search before it, at which a window was in the way of some node. Each
+    // search passes at least one window on all nodes.
+    for _ in 0..state.windows.count() {
+        let found = find_from(state, class, quotas, allocation, floor_ms);
+        let is_in_way = |found: &Reservation| {
+            let until_ms = found.start_ms.saturating_add(lasts_ms);
+            found.nodes.iter().any(|node| state.windows.first(*node, class.reservation(), found.start_ms, until_ms).is_some())
+        };
+        floor_ms = match &found {
+            Found::Reservation(reservation) if is_in_way(reservation) => reservation.start_ms,
+            Found::Reservation(_) | Found::OutOfService | Found::OverQuota { .. } => return found,
+        };
+    }
+    find_from(state, class, quotas, allocation, floor_ms)
+}
+
+/// The earliest start at which enough nodes are available, each by itself.
+fn find_from(state: &Draft<'_>, class: &Class, quotas: &Quotas<'_>, allocation: &Allocation, floor_ms: u64) -> Found {
     if let Some((start_ms, nodes)) = earliest_by_end(state, class, quotas, allocation, floor_ms) {
         return Found::Reservation(reservation(state, class, start_ms, nodes));
     }
-    let at = |node: usize, not_before_ms: u64| available(state, class, allocation, node, not_before_ms);
+    // What is available is so for good, but for windows: then it counts from when on that is looked at.
+    let least_ms = if state.windows.count() > 0 { floor_ms } else { 0 };
+    let at = |node: usize, not_before_ms: u64| available(state, class, allocation, node, not_before_ms.max(least_ms));
     let up = class.candidates.iter().filter(|node| state.service[*node] == Service::Up);
     let mut available: Vec<Available> = up.map(|node| at(node, 0)).collect();
     if let Some((start_ms, nodes)) = earliest(state, class, available.clone(), quotas, allocation, floor_ms) {
@@ -115,7 +137,9 @@ pub fn both_searches(
 fn available(state: &Draft<'_>, class: &Class, allocation: &Allocation, node: usize, not_before_ms: u64) -> Available {
     let ends = allocation.spec.walltime.is_some();
     let free_ms = state.free_from_ms(node, class.part(state.columns, node).as_ref(), ends);
-    Available { from_ms: free_ms.max(state.floors.of_node(node)).max(not_before_ms), free_ms, node }
+    let from_ms = free_ms.max(state.floors.of_node(node)).max(not_before_ms);
+    let from_ms = state.windows.free_from_ms(node, class.reservation(), from_ms, duration_ms(&allocation.spec));
+    Available { from_ms, free_ms, node }
 }
 
 /// The same as [`earliest`] of all candidates in service, without a look at all of them: most are full until an
@@ -132,7 +156,7 @@ fn earliest_by_end(
     let is_any_choice = class.groups_max(allocation) == grouping::ANY && !constraints.conformance && constraints.together().is_none();
     let are_enough = state.columns.up.and_len(&class.candidates) >= wanted && wanted > 0;
     let ends_are_few = state.kept.held.by_end.len() <= ENDS_PER_CANDIDATE_MAX * class.candidates.len();
-    if !is_any_choice || !are_enough || !ends_are_few || quotas.depend_on_nodes(allocation) {
+    if !is_any_choice || !are_enough || !ends_are_few || quotas.depend_on_nodes(allocation) || state.windows.count() > 0 {
         return None;
     }
     let others = state.columns.up.and_without(&class.candidates, &state.full);

@@ -9,7 +9,7 @@
 //! A state is a function of its view alone: one that has followed any history plans the same as one that
 //! is made from the last view. [`State::apply`] finds the records that differ by comparing which ones both
 //! views share, and takes only these. Where the columns of nodes or the rules change (nodes come or go,
-//! are registered otherwise, or a vCluster changes), or most allocations do, everything is made anew.
+//! are registered otherwise, or a vCluster or reservation changes), or most allocations do, everything is made anew.
 //!
 //! A state that follows shares records with the views that it was given, and never their maps: while
 //! another copy of a map exists, whoever changes the map has to copy it first, and that is the watch, which
@@ -64,6 +64,7 @@ impl State {
     pub fn apply(&mut self, view: View) {
         let nodes = self.view.nodes.changes(&view.nodes);
         let are_rules_equal = self.view.vclusters == view.vclusters && self.view.share_policy == view.share_policy;
+        let are_rules_equal = are_rules_equal && self.view.reservations == view.reservations;
         if !are_rules_equal || !nodes.iter().all(stays_alike) {
             self.make_anew(view);
             return;

@@ -386,7 +386,8 @@ impl Search<'_, '_> {
             let counts = |span: &Span| !is_gone(span);
             let part = self.class.part(self.state.columns, *node);
             let is_candidate = self.class.candidates.contains(*node) && self.state.service[*node] == Service::Up;
-            is_candidate && self.state.is_free_beside(*node, part.as_ref(), self.until_ms, counts)
+            let is_open = self.state.is_open_until(*node, self.class.reservation(), self.until_ms);
+            is_candidate && is_open && self.state.is_free_beside(*node, part.as_ref(), self.until_ms, counts)
         })
     }
 }

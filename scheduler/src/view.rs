@@ -3,8 +3,8 @@
 use crate::table::Table;
 use lattice_model::access::RootMay;
 use lattice_model::{
-    Allocation, AllocationId, BudgetPeriod, DEFAULT_VCLUSTER, DailyUse, Node, NodeId, Revision, SchedulerKind, SharePolicy, Tenant,
-    Timestamp, VCluster, VniPool, Weights,
+    Allocation, AllocationId, BudgetPeriod, DEFAULT_VCLUSTER, DailyUse, Node, NodeId, Reservation, Revision, SchedulerKind, SharePolicy,
+    Tenant, Timestamp, VCluster, VniPool, Weights,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,6 +29,8 @@ pub struct View {
     pub tenants: BTreeMap<String, Tenant>,
     /// vClusters, by name; `default` has no record.
     pub vclusters: BTreeMap<String, VCluster>,
+    /// Nodes that operators set aside for a time, by the name of the reservation.
+    pub reservations: BTreeMap<String, Arc<Reservation>>,
     /// The VNIs of network domains that have one, by tenant and name.
     pub domains: BTreeMap<(String, String), u32>,
     /// The pool of VNIs; `None`: it is not known.

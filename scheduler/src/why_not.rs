@@ -52,6 +52,15 @@ pub enum WhyNot {
     },
     /// It lacks what the allocation asks for, however much of it is free.
     Lacks(String),
+    /// An operator has set it aside for others, before this one would have ended.
+    SetAside {
+        /// The reservation.
+        reservation: String,
+        /// When its window begins.
+        from: Timestamp,
+        /// When it ends.
+        until: Timestamp,
+    },
 }
 
 impl std::fmt::Display for WhyNot {
@@ -66,6 +75,7 @@ impl std::fmt::Display for WhyNot {
             Self::Apart { by, work } => write!(f, "holds {work} (allocation {}), and the share policy keeps the two apart", by.short()),
             Self::Replica(by) => write!(f, "has a replica of the same service already (allocation {})", by.short()),
             Self::Lacks(what) => f.write_str(what),
+            Self::SetAside { reservation, from, until } => write!(f, "is set aside by reservation {reservation} from {from} to {until}"),
             Self::Excluded { why, until } => write!(
                 f,
                 "is excluded until {until}, because this allocation could not begin there ({why}); it is used before that once its checks \

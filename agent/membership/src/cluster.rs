@@ -69,6 +69,12 @@ fn apply_change(cluster: &mut Cluster, change: Change) -> Result<(), NotApplicab
         Change::VClusterDeleted(name) => {
             cluster.vclusters.remove(&name);
         }
+        Change::Reservation(reservation) => {
+            cluster.reservations.insert(reservation.name.clone(), Arc::new(*reservation));
+        }
+        Change::ReservationDeleted(name) => {
+            cluster.reservations.remove(&name);
+        }
         Change::Allocation(allocation) => {
             if allocation.state.is_terminal() && allocation.shares.all_released() {
                 cluster.allocations.remove(&allocation.id);

@@ -17,6 +17,7 @@ use lattice_api::v1::admin_service_client::AdminServiceClient;
 use lattice_api::v1::allocation_service_client::AllocationServiceClient;
 use lattice_api::v1::dag_service_client::DagServiceClient;
 use lattice_api::v1::node_service_client::NodeServiceClient;
+use lattice_api::v1::reservation_service_client::ReservationServiceClient;
 use lattice_api::v1::session_service_client::SessionServiceClient;
 use lattice_api::v1::v_cluster_service_client::VClusterServiceClient;
 use std::convert::Infallible;
@@ -95,6 +96,11 @@ impl Calls {
     /// Nodes.
     pub(crate) fn nodes(&self) -> NodeServiceClient<Channel> {
         NodeServiceClient::new(self.channel()).max_decoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    /// Nodes that are set aside for a time.
+    pub(crate) fn reservations(&self) -> ReservationServiceClient<Channel> {
+        ReservationServiceClient::new(self.channel()).max_decoding_message_size(MESSAGE_BYTES_MAX)
     }
 
     /// Sessions.

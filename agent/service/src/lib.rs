@@ -61,6 +61,7 @@ mod preempting;
 mod privacy;
 mod refusal;
 mod requests;
+mod reservations;
 mod revocations;
 mod rights;
 mod roles;
@@ -104,6 +105,7 @@ use lattice_api::v1::application_service_server::ApplicationServiceServer;
 use lattice_api::v1::dag_service_server::DagServiceServer;
 use lattice_api::v1::lease_service_server::LeaseServiceServer;
 use lattice_api::v1::node_service_server::NodeServiceServer;
+use lattice_api::v1::reservation_service_server::ReservationServiceServer;
 use lattice_api::v1::session_service_server::SessionServiceServer;
 use lattice_api::v1::v_cluster_service_server::VClusterServiceServer;
 use lattice_api::v1::watch_service_server::WatchServiceServer;
@@ -163,6 +165,7 @@ impl Services {
             .add_service(intake.bound(requests.count(LeaseServiceServer::new(api.clone()).max_encoding_message_size(most))))
             .add_service(intake.bound(requests.count(SessionServiceServer::new(api.clone()).max_encoding_message_size(most))))
             .add_service(intake.bound(requests.count(VClusterServiceServer::new(api.clone()).max_encoding_message_size(most))))
+            .add_service(intake.bound(requests.count(ReservationServiceServer::new(api.clone()).max_encoding_message_size(most))))
             .add_service(intake.bound(requests.count(WatchServiceServer::new(api.clone()).max_encoding_message_size(most))))
             .add_service(intake.bound(requests.count(DagServiceServer::new(api.clone()).max_encoding_message_size(most))))
             .add_service(intake.bound(requests.count(AccountingServiceServer::new(api.clone()).max_encoding_message_size(most))))

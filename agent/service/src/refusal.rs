@@ -21,6 +21,7 @@ pub(super) fn status(error: &CallError) -> Status {
                 | Refusal::NoSuchLease { .. }
                 | Refusal::NoSuchTenant { .. }
                 | Refusal::NoSuchVCluster { .. }
+                | Refusal::NoSuchReservation { .. }
                 | Refusal::NoSuchSession { .. }
                 | Refusal::NoSuchService { .. }
                 | Refusal::Dependency { why: DependencyRefusal::Unknown, .. }
@@ -43,12 +44,14 @@ pub(super) fn status(error: &CallError) -> Status {
                 | Refusal::NotOperator { .. }
                 | Refusal::ClassTooHigh { .. }
                 | Refusal::NotOfTenant { .. }
+                | Refusal::NotOfReservation { .. }
                 | Refusal::Dependency { why: DependencyRefusal::NotYours, .. }
                 | Refusal::VClusterOfTenant { .. } => Status::permission_denied(text),
                 Refusal::AllocationExists { .. }
                 | Refusal::DagExists { .. }
                 | Refusal::TenantExists { .. }
                 | Refusal::VClusterExists { .. }
+                | Refusal::ReservationExists { .. }
                 | Refusal::SessionExists { .. } => Status::already_exists(text),
                 Refusal::Unavailable { .. } | Refusal::DiskFull { .. } => Status::unavailable(text),
                 Refusal::AuditBroken { .. } => Status::data_loss(text),

@@ -11,7 +11,10 @@ pub(super) fn servable(cluster: &Cluster, spec: &AllocationSpec, waits: bool) ->
     if !cluster.fresh {
         return Ok(String::new());
     }
-    match lattice_scheduler::misfit(cluster.nodes.values(), &cluster.vclusters, spec) {
+    let reservation = spec.reservation.as_ref().and_then(|name| cluster.reservations.get(name));
+    // The quorum refuses a reservation that there is not.
+    let nodes = cluster.nodes.values().filter(|node| reservation.is_none_or(|of| of.nodes.contains(&node.id)));
+    match lattice_scheduler::misfit(nodes, &cluster.vclusters, spec) {
         None => Ok(String::new()),
         Some(misfit) if waits => Ok(format!("it waits until there are other nodes: it {misfit}")),
         Some(misfit) => Err(Status::failed_precondition(format!(

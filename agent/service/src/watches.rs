@@ -189,6 +189,8 @@ fn event(changes: &[Change], sees: &Viewer, tokens: &TokensOf) -> v1::WatchEvent
             | Change::TenantDeleted(_)
             | Change::VCluster(_)
             | Change::VClusterDeleted(_)
+            | Change::Reservation(_)
+            | Change::ReservationDeleted(_)
             | Change::Domain { .. }
             | Change::DomainReleased { .. }
             | Change::VniPool(_)

@@ -115,6 +115,8 @@ pub struct AllocationJson {
     /// How much later in its queue it is than equal work, in minutes of waiting.
     nice: i32,
     comment: Option<String>,
+    /// The reservation on whose nodes it begins.
+    reservation: Option<String>,
     /// Of which events its user gets mail; only if one allocation was requested.
     mail: Option<MailJson>,
 }
@@ -264,6 +266,7 @@ impl From<&v1::Allocation> for AllocationJson {
             walltime_min_seconds: a.timing.as_ref().map(|timing| timing.walltime_min_seconds).filter(|seconds| *seconds > 0),
             nice: a.nice,
             comment: text(&a.comment),
+            reservation: text(&a.reservation),
             mail: a.mail.as_ref().map(MailJson::from),
         }
     }
@@ -291,9 +294,9 @@ mod tests {
         let apart =
             ["attempt", "attempts", "expected_start", "class_in_queue", "score"].map(|field| json.as_object_mut().unwrap().remove(field));
         assert_eq!(json.as_object_mut().unwrap().remove("job"), Some(12.into()));
-        let timed =
-            ["begin", "deadline", "walltime_min_seconds", "comment", "mail"].map(|field| json.as_object_mut().unwrap().remove(field));
-        assert_eq!(timed, [const { Some(serde_json::Value::Null) }; 5]);
+        let timed = ["begin", "deadline", "walltime_min_seconds", "comment", "reservation", "mail"];
+        let timed = timed.map(|field| json.as_object_mut().unwrap().remove(field));
+        assert_eq!(timed, [const { Some(serde_json::Value::Null) }; 6]);
         assert_eq!(json.as_object_mut().unwrap().remove("nice"), Some(0.into()));
         let taken = |field: &str| json.as_object_mut().unwrap().remove(field);
         let none = ["nodes_requested_max", "topology", "preemption_class", "dependencies", "dag", "dag_step"].map(taken);

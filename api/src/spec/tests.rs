@@ -688,6 +688,7 @@ prop_compose! {
             mail,
             comment: if gpus % 2 == 0 { "for ä".to_owned() } else { String::new() },
             nice: i32::from(preemption_class) - 3,
+            reservation: (gpus % 4 == 3).then(|| "course".to_owned()),
         }
     }
 }

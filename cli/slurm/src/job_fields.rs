@@ -83,7 +83,7 @@ pub const JOB_FIELDS: &[Field<Job>] = &[
     both('U', "UserID", "UID", |job, c| {
         job.recorded.as_ref().map_or_else(|| or_null(&c.uid_text(&job.allocation.owner)), |known| known.uid.to_string())
     }),
-    both('v', "Reservation", "RESERVATION", |_, _| NULL.to_owned()),
+    both('v', "Reservation", "RESERVATION", |job, _| or_null(&job.allocation.reservation)),
     both('V', "SubmitTime", "SUBMIT_TIME", |job, c| c.clock.text(job.allocation.submitted_at_ms)),
     both('w', "WCKey", "WCKEY", |_, _| NULL.to_owned()),
     both('W', "Licenses", "LICENSES", |_, _| NULL.to_owned()),

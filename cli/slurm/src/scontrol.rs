@@ -83,6 +83,9 @@ pub fn job_lines(job: &Job, details: bool, c: &Context<'_>) -> Vec<String> {
         format!("Command={}", or_null(&command)),
         format!("WorkDir={}", or_null(&a.working_dir)),
     ]);
+    if !a.reservation.is_empty() {
+        lines.push(format!("Reservation={}", a.reservation));
+    }
     if !a.comment.is_empty() {
         lines.push(format!("Comment={}", a.comment));
     }
@@ -124,6 +127,42 @@ pub fn node_lines(node: &v1::Node, partitions: &[&str], c: &Context<'_>) -> Vec<
         lines.push(format!("Reason={reason} [{by}@{}]", c.clock.text(node.state_since_ms)));
     }
     lines
+}
+
+/// The lines about a reservation.
+pub fn reservation_lines(r: &v1::Reservation, c: &Context<'_>) -> Vec<String> {
+    let accounts: Vec<&str> = r.tenants.iter().map(|tenant| c.compat.account_of(tenant)).collect();
+    let (users, accounts) = (or_null(&r.users.join(",")), or_null(&accounts.join(",")));
+    let state = if r.state == "Open" { "ACTIVE" } else { "INACTIVE" };
+    let flags = if r.maintenance { "MAINT,SPEC_NODES" } else { "SPEC_NODES" };
+    let mut lines = vec![
+        format!(
+            "ReservationName={} StartTime={} EndTime={} Duration={}",
+            r.name,
+            c.clock.text(r.start_ms),
+            c.clock.text(r.end_ms),
+            long_duration(r.end_ms.saturating_sub(r.start_ms) / 1000)
+        ),
+        format!("Nodes={} NodeCnt={} CoreCnt=(null) Features=(null) PartitionName=(null) Flags={flags}", r.nodes, r.node_count),
+        "TRES=(null)".to_owned(),
+        format!("Users={users} Groups=(null) Accounts={accounts} Licenses=(null) State={state}"),
+    ];
+    if !r.comment.is_empty() {
+        lines.push(format!("Comment={}", r.comment));
+    }
+    lines
+}
+
+/// The table of `sinfo -T`: without those that are over.
+pub fn reservation_table(all: &[v1::Reservation], c: &Context<'_>) -> String {
+    let mut text = format!("{:<12} {:>8} {:>19} {:>19} {:>11} NODELIST\n", "RESV_NAME", "STATE", "START_TIME", "END_TIME", "DURATION");
+    for r in all.iter().filter(|r| r.state != "Over") {
+        let state = if r.state == "Open" { "ACTIVE" } else { "INACTIVE" };
+        let duration = long_duration(r.end_ms.saturating_sub(r.start_ms) / 1000);
+        let (start, end) = (c.clock.text(r.start_ms), c.clock.text(r.end_ms));
+        text.push_str(&format!("{:<12} {state:>8} {start:>19} {end:>19} {duration:>11} {}\n", r.name, r.nodes));
+    }
+    text
 }
 
 /// The lines about a partition.
@@ -190,6 +229,34 @@ mod tests {
     fn with(test: impl FnOnce(&Context<'_>)) {
         let (compat, clock, nodes) = (Compat::default(), Clock::new(NOW, &Utc, None), BTreeMap::new());
         test(&Context { compat: &compat, clock: &clock, uid_of: &|_| Some(1000), nodes: &nodes });
+    }
+
+    #[test]
+    fn a_reservation_is_a_record_and_a_line_of_a_table() {
+        let course = v1::Reservation {
+            name: "course".into(),
+            nodes: "n[1-2]".into(),
+            node_count: 2,
+            start_ms: NOW - 34,
+            end_ms: NOW - 34 + 3_600_000,
+            users: vec!["ada".into()],
+            state: "Open".into(),
+            ..Default::default()
+        };
+        let over = v1::Reservation { name: "old".into(), state: "Over".into(), ..course.clone() };
+        with(|c| {
+            let want = [
+                "ReservationName=course StartTime=2026-03-05T10:00:12 EndTime=2026-03-05T11:00:12 Duration=01:00:00",
+                "Nodes=n[1-2] NodeCnt=2 CoreCnt=(null) Features=(null) PartitionName=(null) Flags=SPEC_NODES",
+                "TRES=(null)",
+                "Users=ada Groups=(null) Accounts=(null) Licenses=(null) State=ACTIVE",
+            ];
+            assert_eq!(reservation_lines(&course, c), want);
+            let table = reservation_table(&[course, over], c);
+            let lines: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+            let line = ["course", "ACTIVE", "2026-03-05T10:00:12", "2026-03-05T11:00:12", "01:00:00", "n[1-2]"];
+            assert_eq!((lines.len(), lines[1].as_slice()), (2, &line[..]));
+        });
     }
 
     #[test]

@@ -225,6 +225,8 @@ fn waiting_reason(a: &v1::Allocation, now_ms: u64) -> &'static str {
     match () {
         () if a.held => "JobHeldUser",
         () if a.timing.as_ref().is_some_and(|timing| timing.begin_ms > now_ms) => "BeginTime",
+        () if message.starts_with("reservation deleted") => "ReservationDeleted",
+        () if message.starts_with("reservation ") => "Reservation",
         () if a.dependencies.iter().any(|on| !on.met) => "Dependency",
         // Work that waits for other work is not in its queue yet; what waits for nodes of other work is.
         () if a.queue_position == 0 && message.starts_with("waits ") => "Dependency",
@@ -232,7 +234,7 @@ fn waiting_reason(a: &v1::Allocation, now_ms: u64) -> &'static str {
         () if has("user limit:") || (has("quota:") && has("allocations")) => "AssocMaxJobsLimit",
         () if has("quota:") => "AssocGrpNodeLimit",
         () if has("last attempt may run") || message.starts_with("requeued ") => "Cleaning",
-        () if has("out of service") => "ReqNodeNotAvail",
+        () if has("out of service") || has(": reservation ") => "ReqNodeNotAvail",
         () if has("could serve") || has("excluded") => "BadConstraints",
         () if a.queue_position > 1 || message.starts_with("behind ") || message.ends_with(" ahead") => "Priority",
         () if a.queue_position == 1 || !message.is_empty() => "Resources",
@@ -296,6 +298,9 @@ mod tests {
             ("behind 12 in its queue", 13, "Priority"),
             ("wants 9 nodes, 3 could serve", 1, "BadConstraints"),
             ("out of service: n1", 1, "ReqNodeNotAvail"),
+            ("starts ~10:00Z: reservation course", 1, "ReqNodeNotAvail"),
+            ("reservation to come: course", 0, "Reservation"),
+            ("reservation deleted: course", 0, "ReservationDeleted"),
             ("quota: 3 of 3 nodes in use", 1, "AssocGrpNodeLimit"),
             ("user limit: 5 of 5 running", 2, "AssocMaxJobsLimit"),
             ("lanes wait: behind 2 in its queue", 0, "Priority"),

@@ -107,6 +107,7 @@ fn text(spec: &v1::AllocationSpec) -> String {
         ("Begin", spec.timing.as_ref().and_then(|timing| time(timing.begin_ms)).unwrap_or_default()),
         ("Deadline", spec.timing.as_ref().and_then(|timing| time(timing.deadline_ms)).unwrap_or_default()),
         ("Nice", if spec.nice == 0 { String::new() } else { spec.nice.to_string() }),
+        ("Reservation", spec.reservation.clone()),
         ("Comment", spec.comment.clone()),
         ("Mail", spec.mail.as_ref().map(|mail| mail.events.join(", ")).unwrap_or_default()),
         ("Tenant", spec.tenant.clone()),

@@ -27,6 +27,16 @@ pub async fn fetch_partitions(client: &Client, nodes: &[Rc<v1::Node>], surroundi
     Ok(partitions(&listed.vclusters, nodes, &surroundings.compat))
 }
 
+/// All reservations that are not over, by name.
+///
+/// # Errors
+/// As [`fetch_nodes`].
+pub async fn fetch_reservations(client: &Client) -> Result<Vec<v1::Reservation>, Failure> {
+    let mut all = answer(client.reservations().list(v1::ListReservationsRequest {})).await?.reservations;
+    all.retain(|reservation| reservation.state != "Over");
+    Ok(all)
+}
+
 /// Asks for the sizes of all nodes.
 ///
 /// # Errors

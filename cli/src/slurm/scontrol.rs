@@ -1,6 +1,7 @@
 //! `scontrol`.
 
 mod change;
+mod reservation;
 mod show;
 mod update;
 
@@ -15,12 +16,10 @@ use lattice_slurm::commands::version_line;
 use std::ffi::OsString;
 
 /// Commands that Lattice does not have, each with what to do instead.
-const REFUSED: [(&str, &str); 25] = [
+const REFUSED: [(&str, &str); 23] = [
     ("abort", "systemctl stops the daemons"),
     ("cancel_reboot", "Lattice does not reboot nodes"),
     ("cluster", "there is one cluster"),
-    ("create", "`lattice admin vcluster create` creates a queue; there are no reservations"),
-    ("delete", "`lattice admin vcluster delete` deletes a queue, `lattice node remove` a node"),
     ("errnumstr", "Lattice has no error numbers: its messages say what to do"),
     ("fsdampeningfactor", "`lattice admin vcluster set-weights` sets what scores consist of"),
     ("listpids", "`lattice top JOB --per-rank` lists the processes of ranks"),
@@ -59,6 +58,8 @@ async fn control(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
     let is = |name: &str, least: usize| command.len() >= least && name.starts_with(&command);
     match () {
         () if is("show", 2) => Box::pin(show::run(session, &args, rest, surroundings)).await,
+        () if is("create", 2) => Box::pin(reservation::create(session, rest, &surroundings)).await,
+        () if is("delete", 1) => reservation::delete(session, rest).await,
         () if is("update", 1) => Box::pin(update::run(session, rest, &surroundings)).await,
         () if is("hold", 2) || is("uhold", 2) => change::hold(session, rest).await,
         () if is("release", 3) || is("resume", 3) => change::release(session, rest).await,

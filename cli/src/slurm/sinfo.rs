@@ -1,6 +1,6 @@
 //! `sinfo`.
 
-use super::cluster::{expanded, fetch_nodes, fetch_partitions};
+use super::cluster::{expanded, fetch_nodes, fetch_partitions, fetch_reservations};
 use super::command_line::{Command, all_or_variable, or_variable};
 use super::squeue::wrong_format;
 use super::surroundings::Surroundings;
@@ -13,6 +13,7 @@ use lattice_slurm::format::{Layout, SortKey, sort_keys};
 use lattice_slurm::json;
 use lattice_slurm::node::{State, Use, reason};
 use lattice_slurm::partition::Partition;
+use lattice_slurm::scontrol::reservation_table;
 use lattice_slurm::sinfo::{self, Group, NODE_FIELDS, Wanted, groups, in_states, sort};
 use lattice_slurm::units::listed;
 use std::ffi::OsString;
@@ -29,7 +30,9 @@ async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
     let surroundings = Surroundings::read()?;
     SINFO.check_clusters(&args.common.clusters, &surroundings.compat)?;
     if args.reservation {
-        print("No reservations in the system\n")?;
+        let all = fetch_reservations(&session.connect().await?).await?;
+        let text = surroundings.with(|context| reservation_table(&all, context));
+        print(if all.is_empty() { "No reservations in the system\n" } else { text.as_str() })?;
         return Ok(0);
     }
     let nodes = expanded(&args.nodes)?;

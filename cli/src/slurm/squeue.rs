@@ -33,7 +33,6 @@ async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
     let mut surroundings = Surroundings::read()?;
     SQUEUE.check_clusters(&args.common.clusters, &surroundings.compat)?;
     SQUEUE.refuse(!args.licenses.is_empty(), "-L", "Lattice has no licenses")?;
-    SQUEUE.refuse(args.reservation.is_some(), "-R", "Lattice has no reservations")?;
     SQUEUE.refuse(args.steps.is_some(), "-s", "`sacct -j JOB` shows the steps of a job, `lattice top JOB --per-rank` its ranks")?;
     let layout = layout(&args)?;
     let is_data = args.data.json.is_some() || args.data.yaml.is_some();
@@ -57,7 +56,7 @@ async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
         let found = if is_data || needs_details(&layout) { with_details(&client, found).await } else { found };
         let each = args.array || args.array_unique || std::env::var_os("SQUEUE_ARRAY").is_some();
         let mut jobs = expand(&client, found, &wanted, each).await?;
-        jobs.retain(|job| states.has(job.state()));
+        jobs.retain(|job| states.has(job.state()) && args.reservation.as_ref().is_none_or(|name| job.allocation.reservation == *name));
         if is_data || !nodes.is_empty() || layout.has('N') || layout.has('R') || layout.has('B') {
             add_task_nodes(&client, &mut jobs).await?;
         }

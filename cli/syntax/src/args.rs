@@ -22,6 +22,7 @@ pub mod of_tenant;
 pub mod output;
 pub mod preempt;
 pub mod quorum;
+pub mod reservation;
 pub mod rest;
 pub mod retry;
 pub mod role;

@@ -31,7 +31,7 @@ const UNBUILT_COMMANDS: [(&str, &str); 9] = [
     ("admin config", "members and agents read /etc/lattice/quorum.yaml and agent.yaml when they start: change these files"),
     ("admin backup", "on a member's machine, `lattice quorum backup` makes a backup and `lattice quorum verify` checks one"),
     ("admin federation", "there is one site: name another one's agent with --endpoint"),
-    ("admin reserve", "a queue can have nodes of its own: `lattice admin vcluster create NAME --nodes HOSTLIST`"),
+    ("admin reserve", "`lattice admin reservation create NAME --nodes HOSTLIST --start TIME --duration TIME --user NAME`"),
     ("admin scheduler", "`lattice vcluster list` shows which agent serves each queue, `lattice vcluster queue NAME` what waits in one"),
     ("admin metrics", "every agent and member serves its metrics at /metrics: port 9103 of an agent, 9100 of a member"),
 ];
@@ -232,7 +232,7 @@ mod tests {
             ("session --max-failures=1", "--max-failures: `lattice session` has no tasks", "`lattice submit --task-group=0-99 SCRIPT`"),
             ("submit --dependency=afterok:1 job.sh", "--dependency: `lattice submit` has no such option", "--depends-on=ID:success"),
             ("submit --gres=gpu:4 job.sh", "--gres: `lattice submit` has no such option", "use --gpus=N"),
-            ("submit --reservation=x job.sh", "--reservation: Slurm's option is not supported here", "there are no reservations"),
+            ("submit --licenses=x job.sh", "--licenses: Slurm's option is not supported here", "licenses are not counted"),
             ("submit --acctg-freq=30 job.sh", "--acctg-freq:", "leave it out"),
             ("submit --account ml job.sh", "--account: `lattice submit` has no such option", "use --tenant"),
             ("submit -p debug job.sh", "-p: `lattice submit` has no such option", "use --vcluster"),

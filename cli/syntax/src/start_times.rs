@@ -1,5 +1,5 @@
 //! The options of a submission that say when it begins, by when it must have ended, how late in its queue it is, what
-//! people should know of it, and of what they get mail.
+//! people should know of it, in which reservation it begins, and of what they get mail.
 
 use crate::UsageError;
 use crate::civil::{Civil, Clock};
@@ -48,6 +48,9 @@ pub struct StartFlags {
     /// A text for people
     #[arg(long, value_name = "TEXT", overrides_with = "comment")]
     pub comment: Option<String>,
+    /// Begin on the nodes of this reservation, while it is open: `lattice admin reservation list` shows whose work may
+    #[arg(long, value_name = "NAME", overrides_with = "reservation")]
+    pub reservation: Option<String>,
     /// Of what you get mail, if your site sends any: begin, end, fail, requeue, time_limit, time_limit_50, time_limit_80
     /// or time_limit_90 (that part of the walltime is over), separated by commas; all: the first four [default: none]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -66,6 +69,7 @@ impl StartFlags {
             walltime_min: self.walltime_min.or(under.walltime_min),
             nice: self.nice.or(under.nice),
             comment: self.comment.or(under.comment),
+            reservation: self.reservation.or(under.reservation),
             mail_type: if self.mail_type.is_empty() { under.mail_type } else { self.mail_type },
             mail_user: self.mail_user.or(under.mail_user),
         }
@@ -79,6 +83,7 @@ impl StartFlags {
             ("--walltime-min", self.walltime_min.is_some()),
             ("--nice", self.nice.is_some()),
             ("--comment", self.comment.is_some()),
+            ("--reservation", self.reservation.is_some()),
             ("--mail-type", !self.mail_type.is_empty()),
             ("--mail-user", self.mail_user.is_some()),
         ];
@@ -99,6 +104,7 @@ impl StartFlags {
         spec.timing = (timing != v1::Timing::default()).then_some(timing);
         spec.nice = self.nice.unwrap_or_default();
         spec.comment = self.comment.clone().unwrap_or_default();
+        spec.reservation = self.reservation.clone().unwrap_or_default();
         spec.mail = self.mail();
         Ok(())
     }

@@ -150,7 +150,7 @@ fn sbatch_shape(w: &World) {
 }
 
 fn sbatch_refused(w: &World) {
-    for line in ["--reservation=x", "--container=x", "--licenses=x", "--qos=none", "--mystery=1"] {
+    for line in ["--container=x", "--licenses=x", "--qos=none", "--mystery=1"] {
         let script = w.script("refused.sh", &format!("#!/bin/sh\n#SBATCH -N 1\n#SBATCH {line}\nexit 0\n"));
         let refused = w.run(&["submit", "-q", &script]);
         assert_eq!(refused.code(), 2, "{line}: {}", refused.err());

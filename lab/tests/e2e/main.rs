@@ -98,6 +98,7 @@ mod recovery;
 mod refusal;
 mod remote_cli;
 mod replays;
+mod reservations;
 mod rest_api;
 mod rest_streams;
 mod revocation;
@@ -161,6 +162,7 @@ fn main() -> ExitCode {
         demo::trials(),
         admission::trials(),
         jobs::trials(),
+        reservations::trials(),
         task_commands::trials(),
         lifetime::trials(),
         lifecycle::trials(),

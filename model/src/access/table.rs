@@ -156,6 +156,10 @@ table! {
     "NodeService/WatchGossip":               all all all all all reads;
     "NodeService/Wipe":                      no no all all no changes;
     "NodeService/WithdrawAdmission":         no no no all no changes;
+    "ReservationService/Create":             no no all all no changes;
+    "ReservationService/Delete":             no no all all no changes;
+    "ReservationService/List":               all all all all all reads;
+    "ReservationService/Update":             no no all all no changes;
     "SessionService/Create":                 own own own own own changes;
     "SessionService/Delete":                 own tenant all all all changes;
     "SessionService/List":                   all all all all all reads;

@@ -1,4 +1,4 @@
-//! Bounds in time, `nice`, the comment and the mail of a specification: what is refused, and what follows from them.
+//! Bounds in time, the reservation, `nice`, the comment and the mail of a specification: what is refused, and what follows from them.
 
 use super::{AllocationSpec, invalid};
 use crate::duration::{clock_text, millis};
@@ -7,6 +7,9 @@ use crate::spec_error::SpecError;
 use crate::time::Timestamp;
 use crate::timing::{AHEAD_MS_MAX, COMMENT_BYTES_MAX, NICE_MAX, Timing};
 use std::time::Duration;
+
+/// Largest size of the name of a reservation, in bytes: that of a vCluster.
+const RESERVATION_BYTES_MAX: usize = 64;
 
 impl AllocationSpec {
     /// The time before which it gets no nodes.
@@ -65,6 +68,11 @@ impl AllocationSpec {
         }
         if self.comment.len() > COMMENT_BYTES_MAX || self.comment.chars().any(char::is_control) {
             return Err(invalid("comment", format!("at most {COMMENT_BYTES_MAX} bytes without control characters")));
+        }
+        if let Some(name) = &self.reservation
+            && (name.is_empty() || name.len() > RESERVATION_BYTES_MAX || name.contains(char::is_control))
+        {
+            return Err(invalid("reservation", format!("its name has 1 to {RESERVATION_BYTES_MAX} bytes without control characters")));
         }
         if let Some(mail) = &self.mail {
             if mail.events.is_empty() {
@@ -171,6 +179,8 @@ mod tests {
         assert_eq!(AllocationSpec { nice: -10_000, comment: "x".repeat(1024), ..spec() }.validate(), Ok(()));
         assert!(refused(&AllocationSpec { comment: "x".repeat(1025), ..spec() }).starts_with("comment"));
         assert!(refused(&AllocationSpec { comment: "a\nb".into(), ..spec() }).starts_with("comment"));
+        assert!(refused(&AllocationSpec { reservation: Some(String::new()), ..spec() }).starts_with("reservation: its name has"));
+        assert_eq!(AllocationSpec { reservation: Some("course".into()), ..spec() }.validate(), Ok(()));
         let mail = |events: &[MailEvent], user: &str| {
             let mail = Mail { events: events.iter().copied().collect(), user: user.to_owned() };
             AllocationSpec { mail: Some(Box::new(mail)), ..spec() }

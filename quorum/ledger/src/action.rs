@@ -8,6 +8,7 @@ use super::ended::EndedLimitsChange;
 use super::preemptions::PreemptFor;
 use super::refusal::Refusal;
 use super::requester::Requester::{self, Member, Operator, Owner, OwnerOrOperator, User, UserOfDag, UserOrOperator};
+use super::reservations::ReservationChange;
 use super::scaled_services::ScalingStep;
 use super::signing::SignedHead;
 use super::tenants::{QuotaChange, TenantChange};
@@ -237,6 +238,15 @@ commands! { |ledger, context|
     /// Deletes a vCluster that has no work. Its nodes then belong to the default vCluster.
     DeleteVCluster { name: String, by: String }
         => 1, Keeps, Operator(by, &["VClusterService/Delete"]), 256, ledger.delete_vcluster(context, name, by);
+
+    /// Creates a reservation, or changes one. A repetition is a success.
+    SetReservation { change: ReservationChange, by: String }
+        => 1, New, Operator(by, &["ReservationService/Create", "ReservationService/Update"]), change.bytes_about(),
+        ledger.set_reservation(context, change, by);
+
+    /// Deletes a reservation: its nodes are everybody's again, and work that names it gets none.
+    DeleteReservation { name: String, by: String }
+        => 1, Keeps, Operator(by, &["ReservationService/Delete"]), 256, ledger.delete_reservation(context, name, by);
 
     /// Opens a session in a running allocation that is kept for one; only for its owner.
     CreateSession { id: Uuid, allocation: AllocationId, by: Principal }

@@ -34,6 +34,7 @@ impl Ledger {
         let spec = &*self.with_tenant(spec, owner)?;
         self.admits_to_queue(spec)?;
         admits_times(spec, context.at)?;
+        self.admits_to_reservation(spec, owner, context.at)?;
         self.admits_dependencies(spec, owner)?;
         // Before its script has records dropped, maybe those of what it depends on.
         let (dependencies, awaited) = (self.dependencies_of(spec, owner, context.at), self.tasks_awaited(spec));
@@ -87,6 +88,7 @@ impl Ledger {
         let spec = &*self.with_tenant(spec, owner)?;
         self.admits_to_queue(spec)?;
         admits_times(spec, now.max(self.time))?;
+        self.admits_to_reservation(spec, owner, now.max(self.time))?;
         self.admits_dependencies(spec, owner)?;
         self.would_admit_of_user(spec, owner, now.max(self.time))
     }

@@ -46,9 +46,13 @@ impl Ledger {
         self.not_before_adoption(id)?;
         self.not_while_it_may_run(&allocation)?;
         let run_lease_ms = self.run_lease_of(&allocation.spec)?;
+        self.within_reservation(&allocation, context.at)?;
         well_formed(&allocation, claim)?;
         let mut conflicts: Vec<Conflict> =
             claim.shares.iter().filter_map(|share| self.conflict(&allocation, share)).take(CONFLICTS_MAX).collect();
+        if conflicts.is_empty() {
+            conflicts = self.of_reservations(&allocation, claim, context.at);
+        }
         if conflicts.is_empty() {
             conflicts = self.of_other_groups(&allocation, claim);
         }

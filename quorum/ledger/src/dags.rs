@@ -188,6 +188,7 @@ impl Ledger {
         }
         self.admits_to_queue(spec)?;
         admits_times(spec, self.time)?;
+        self.admits_to_reservation(spec, owner, self.time)?;
         follows_few(spec)?;
         for dependency in &spec.depends_on {
             let Dependency { on, condition } = dependency;

@@ -20,11 +20,11 @@
 
 use crate::{Changed, ChangedShares, ClusterLimits, DomainKey, Lease, Ledger, WatchCursor};
 use lattice_ledger_state::record_bytes::{
-    SMALL_RECORD_BYTES, allocation_bytes, node_bytes, phases_bytes, principal_bytes, removed_node_bytes, tenant_bytes, tenant_use_bytes,
-    text_bytes, vcluster_bytes,
+    SMALL_RECORD_BYTES, allocation_bytes, node_bytes, phases_bytes, principal_bytes, removed_node_bytes, reservation_bytes, tenant_bytes,
+    tenant_use_bytes, text_bytes, vcluster_bytes,
 };
 use lattice_model::shares::{PhaseRun, ShareList};
-use lattice_model::{Allocation, AllocationId, DayUse, Node, NodeId, PhasesChange, Revision, Tenant, VCluster, VniPool};
+use lattice_model::{Allocation, AllocationId, DayUse, Node, NodeId, PhasesChange, Reservation, Revision, Tenant, VCluster, VniPool};
 use std::collections::VecDeque;
 use std::mem::size_of;
 use std::sync::Arc;
@@ -52,6 +52,8 @@ pub struct ChangeSet {
     pub leases: Vec<(String, Option<Lease>)>,
     /// `None`: deleted.
     pub vclusters: Vec<(String, Option<Arc<VCluster>>)>,
+    /// `None`: deleted.
+    pub reservations: Vec<(String, Option<Arc<Reservation>>)>,
     /// The VNI, or `None`: released.
     pub domains: Vec<(DomainKey, Option<u32>)>,
     /// Set if it changed.
@@ -93,13 +95,14 @@ impl ChangeSet {
             domains: changed.domains.into_iter().map(|key| (key.clone(), ledger.domain(&key).map(|d| d.vni))).collect(),
             leases: changed.leases.into_iter().map(|name| (name.clone(), ledger.lease(&name).cloned())).collect(),
             vclusters: changed.vclusters.into_iter().map(|name| (name.clone(), ledger.vcluster(&name).cloned())).collect(),
+            reservations: changed.reservations.into_iter().map(|name| (name.clone(), ledger.reservation(&name).cloned())).collect(),
         }
     }
 
     /// Whether it contains no watched changes.
     pub fn is_empty(&self) -> bool {
         let quotas = self.tenants.is_empty() && self.vclusters.is_empty() && self.domains.is_empty() && self.vni_pool.is_none();
-        let quotas = quotas && self.limits.is_none() && self.tenant_use.is_empty();
+        let quotas = quotas && self.limits.is_none() && self.tenant_use.is_empty() && self.reservations.is_empty();
         let nodes = self.nodes.is_empty() && self.nodes_removed.is_empty();
         let allocations = self.allocations.is_empty() && self.phases.is_empty();
         nodes && allocations && quotas && self.leases.is_empty()
@@ -115,12 +118,13 @@ impl ChangeSet {
     /// Approximate memory use in bytes once the ledger has newer versions of the records.
     fn bytes_about(&self) -> usize {
         let Self { revision: _, nodes, nodes_removed, allocations, phases, tenants, leases, vclusters, domains, .. } = self;
-        let Self { vni_pool: _, limits: _, tenant_use, .. } = self;
+        let Self { vni_pool: _, limits: _, tenant_use, reservations, .. } = self;
         let places = (nodes.len() + allocations.len()) * size_of::<usize>();
         let records = nodes.iter().map(|node| node_bytes(node)).chain(allocations.iter().map(|a| allocation_bytes(a)));
         let removed = nodes_removed.iter().map(removed_node_bytes);
         let quotas = tenants.iter().map(|(name, tenant)| tenant_bytes(name, tenant.as_deref()));
         let queues = vclusters.iter().map(|(name, vcluster)| vcluster_bytes(name, vcluster.as_deref()));
+        let windows = reservations.iter().map(|(name, reservation)| reservation_bytes(name, reservation.as_deref()));
         let leases = leases.iter().map(|(name, lease)| lease_bytes(name, lease.as_ref()));
         let phases = phases.iter().map(ChangedPhases::bytes_about);
         let tenant_use = tenant_use.iter().map(|(name, days)| tenant_use_bytes(name, days));
@@ -129,6 +133,7 @@ impl ChangeSet {
             .chain(quotas)
             .chain(tenant_use)
             .chain(queues)
+            .chain(windows)
             .chain(leases)
             .chain(domains.iter().map(|(key, _)| domain_bytes(key)));
         SET_BYTES + size_of::<Self>() + places + records.chain(small).sum::<usize>()
@@ -274,9 +279,22 @@ mod tests {
     fn set(revision: u64) -> ChangeSet {
         let tenants = vec![("physics".to_owned(), None)];
         let (nodes, nodes_removed, allocations, phases) = (vec![], vec![], vec![], vec![]);
-        let (leases, vclusters, domains, vni_pool, limits, tenant_use) = (vec![], vec![], vec![], None, None, vec![]);
-        let revision = Revision(revision);
-        ChangeSet { revision, nodes, nodes_removed, allocations, phases, tenants, leases, vclusters, domains, vni_pool, limits, tenant_use }
+        let (leases, vclusters, reservations, domains, vni_pool, limits) = (vec![], vec![], vec![], vec![], None, None);
+        ChangeSet {
+            revision: Revision(revision),
+            nodes,
+            nodes_removed,
+            allocations,
+            phases,
+            tenants,
+            leases,
+            vclusters,
+            reservations,
+            domains,
+            vni_pool,
+            limits,
+            tenant_use: vec![],
+        }
     }
 
     fn revisions(history: &History, after: WatchCursor) -> Result<Vec<u64>, Compacted> {

@@ -22,6 +22,7 @@
 //! * *roles* and the *members* of tenants: whoever loses one has lost it at every agent, and a tenant takes the
 //!   same work everywhere;
 //! * *access tokens*: a token opens the same at every agent, and a revoked one nothing anywhere;
+//! * *reservations*: no node is claimed in a window for whom it is not, whichever scheduler proposes it;
 //! * *vClusters*: every scheduler sees the same queues and the same nodes for them;
 //! * *allocations*: an acknowledged submission is never lost, and its latest checkpoint is decided
 //!   once, whatever an isolated attempt still saves;
@@ -108,6 +109,7 @@ mod removal;
 mod reports;
 mod requester;
 mod requeues;
+mod reservations;
 mod revocations;
 mod roles;
 mod scaled_services;
@@ -185,6 +187,8 @@ mod removal_scenarios;
 #[cfg(test)]
 mod requeue_scenarios;
 #[cfg(test)]
+mod reservation_scenarios;
+#[cfg(test)]
 mod revocation_scenarios;
 #[cfg(test)]
 mod role_properties;
@@ -259,6 +263,7 @@ pub use recovery::{HeldShare, beyond};
 pub use refusal::{Conflict, DependencyRefusal, ForgottenWork, Refusal, RemovalRefusal, UpdateRefusal};
 pub use registration::{NodeStateChange, Registration};
 pub use requester::Requester;
+pub use reservations::ReservationChange;
 pub use revocations::REVOCATIONS_MAX;
 pub use scaled_services::ScalingStep;
 pub use services::{Endpoint, ServiceStatus};

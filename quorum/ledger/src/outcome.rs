@@ -41,6 +41,8 @@ pub struct Changed {
     pub revocations: bool,
     /// vClusters that changed or were deleted.
     pub vclusters: BTreeSet<String>,
+    /// Reservations that changed or were deleted.
+    pub reservations: BTreeSet<String>,
     /// Network domains that got or released a VNI.
     pub domains: BTreeSet<DomainKey>,
     /// Whether the VNI pool changed.
@@ -105,6 +107,7 @@ impl Changed {
         self.keyring |= other.keyring;
         self.revocations |= other.revocations;
         self.vclusters.extend(other.vclusters);
+        self.reservations.extend(other.reservations);
         self.domains.extend(other.domains);
         self.vni_pool |= other.vni_pool;
         self.limits |= other.limits;

@@ -162,6 +162,19 @@ pub enum Refusal {
     VClusterHasWork { name: String, live: u64 },
     #[error("vCluster {name} accepts work of tenant {tenant:?} alone; this is of {}", if given.is_empty() { "none".to_owned() } else { format!("{given:?}") })]
     VClusterOfTenant { name: String, tenant: String, given: String },
+    #[error("there is no reservation {name:?}{}", meant.as_ref().map(|meant| format!("; did you mean {meant:?}?")).unwrap_or_default())]
+    NoSuchReservation { name: String, meant: Option<String> },
+    #[error("reservation {name} exists already, with other nodes, times or users")]
+    ReservationExists { name: String },
+    #[error("node {node} is set aside by reservation {other} then: from {start} to {end}")]
+    ReservationOverlaps { node: NodeId, other: String, start: Timestamp, end: Timestamp },
+    /// `tenant`: that of the work; empty: none.
+    #[error("reservation {name} is {}", not_of_reservation(user, tenant, *maintenance))]
+    NotOfReservation { name: String, user: String, tenant: String, maintenance: bool },
+    #[error("reservation {name} is over since {end}")]
+    ReservationOver { name: String, end: Timestamp },
+    #[error("allocation {id} begins in the window of reservation {name} alone: from {start} to {end}")]
+    OutsideReservation { id: AllocationId, name: String, start: Timestamp, end: Timestamp },
     #[error("node {node} is of vCluster {vcluster} already")]
     NodeHasHome { node: NodeId, vcluster: String },
     #[error("allocation {id} is {state}, not Running")]
@@ -268,6 +281,14 @@ fn describe_tenants(tenants: &[String], more: u64) -> String {
     format!("{word} {}{more}", tenants.join(", "))
 }
 
+fn not_of_reservation(user: &str, tenant: &str, maintenance: bool) -> String {
+    match (maintenance, tenant.is_empty()) {
+        (true, _) => "for maintenance: nobody's work uses it".to_owned(),
+        (false, true) => format!("not for user {user}, and this is work of no tenant"),
+        (false, false) => format!("not for user {user}, nor for tenant {tenant:?}"),
+    }
+}
+
 fn over_user_limit(limit: UserLimit, whose: &str, [current, requested, most]: [u64; 3], retry_ms: Option<u64>) -> String {
     let again = retry_ms.map_or_else(String::new, |ms| format!(": try again in {} s", ms.div_ceil(1000)));
     let more = if requested > 1 { format!("; with {requested} more there would be {}", current + requested) } else { String::new() };
@@ -330,6 +351,16 @@ impl Refusal {
             Self::VClusterHasWork { .. } => "wait for it, or cancel it".to_owned(),
             Self::VClusterOfTenant { tenant, .. } => {
                 format!("give --tenant {tenant} if that tenant pays for it, or leave --vcluster out: the default one accepts all work")
+            }
+            Self::NoSuchReservation { .. } | Self::NotOfReservation { .. } => {
+                "`lattice admin reservation list` shows them, and for whom each is".to_owned()
+            }
+            Self::ReservationExists { name } => format!("change it with `lattice admin reservation update {name}`"),
+            Self::ReservationOverlaps { other, .. } => {
+                format!("choose another time or other nodes, or change that one first: `lattice admin reservation update {other}`")
+            }
+            Self::ReservationOver { .. } => {
+                "leave --reservation out, or name another one: `lattice admin reservation list` shows them".to_owned()
             }
             Self::NodeHasHome { vcluster, .. } => {
                 format!("remove it there first: `lattice admin vcluster set-config --name {vcluster} --nodes ...` with all nodes that stay")
@@ -442,6 +473,7 @@ impl Refusal {
             | Self::NoBackup { .. }
             | Self::Waits { .. }
             | Self::DeadlineMissed { .. }
+            | Self::OutsideReservation { .. }
             | Self::Unavailable { .. } => return None,
         })
     }

@@ -33,8 +33,8 @@ use lattice_ledger_state::user_limits::UserLimits;
 use lattice_ledger_state::user_usage::UserUsage;
 use lattice_model::access::{RoleBinding, RootMay};
 use lattice_model::{
-    Allocation, AllocationId, BudgetPeriod, DagSize, Epoch, Generation, InteractiveSession, MemberId, Node, NodeId, Principal, Revision,
-    SharePolicy, Tenant, Timestamp, VCluster, VniPool,
+    Allocation, AllocationId, BudgetPeriod, DagSize, Epoch, Generation, InteractiveSession, MemberId, Node, NodeId, Principal, Reservation,
+    Revision, SharePolicy, Tenant, Timestamp, VCluster, VniPool,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -139,6 +139,9 @@ pub struct Ledger {
     pub(super) usage: TenantUsage,
     /// All vClusters except `default`.
     pub(super) vclusters: BTreeMap<String, Arc<VCluster>>,
+    /// Nodes that are set aside for a time.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) reservations: BTreeMap<String, Arc<Reservation>>,
     pub(super) sessions: BTreeMap<AllocationId, InteractiveSession>,
     /// After a recovery from a backup: what must still be reported.
     pub(super) recovery: Option<Recovery>,
@@ -228,6 +231,7 @@ impl Default for Ledger {
             tenants: BTreeMap::new(),
             usage: TenantUsage::default(),
             vclusters: BTreeMap::new(),
+            reservations: BTreeMap::new(),
             sessions: BTreeMap::new(),
             recovery: None,
             keyring: Keyring::default(),

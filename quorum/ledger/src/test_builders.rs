@@ -4,7 +4,7 @@ mod full_ledger;
 
 pub use full_ledger::full_ledger;
 
-use crate::{Action, Command, Ledger, Registration, VClusterChange};
+use crate::{Action, Command, Ledger, Registration, ReservationChange, VClusterChange};
 use lattice_model::conformance::Components;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, Boot, Incarnation, Locality, NodeAddresses, NodeId, Principal, RequeuePolicy, Resources,
@@ -83,5 +83,20 @@ pub fn vcluster_change() -> VClusterChange {
         tenant: Some("t".into()),
         nodes,
         ..VClusterChange::default()
+    }
+}
+
+/// The creation of a reservation of node 1 for an hour.
+pub fn reservation_change() -> ReservationChange {
+    ReservationChange {
+        name: "course".into(),
+        create: true,
+        nodes: Some([node(1)].into()),
+        start: Some(Timestamp(1000)),
+        end: Some(Timestamp(3_601_000)),
+        tenants: Some(["t".to_owned()].into()),
+        users: Some(["u".to_owned()].into()),
+        comment: Some("for people".into()),
+        ..ReservationChange::default()
     }
 }

@@ -21,7 +21,7 @@ use lattice_ledger_state::record_bytes::{allocation_bytes, ended_work_bytes};
 use lattice_model::count::counted;
 use lattice_model::ended_work::EndedWork;
 use lattice_model::{
-    Allocation, AllocationId, Claim, DesiredList, Incarnation, MemberId, NodeId, NodeState, Revision, millis, with_causes,
+    Allocation, AllocationId, Claim, DesiredList, Incarnation, MemberId, NodeId, NodeState, Reservation, Revision, millis, with_causes,
 };
 use lattice_pki::identity::{Caller, Role, member_name};
 use lattice_quorum_client::status_text;
@@ -108,6 +108,7 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
         | Request::ListKeys
         | Request::ListRevocations
         | Request::ListVClusters
+        | Request::ListReservations
         | Request::ListSessions
         | Request::ListAdmissions
         | Request::CheckDag { .. }
@@ -364,6 +365,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::ListDags { .. }
         | Request::ListTenants
         | Request::ListVClusters
+        | Request::ListReservations
         | Request::ListSessions
         | Request::GetVniPool
         | Request::ListDomains { .. }
@@ -446,6 +448,7 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
         Request::ListRoles => Ok(Answer::Roles(ledger.role_bindings().cloned().collect())),
         Request::ListTokens { account } => Ok(Answer::Tokens(ledger.access_tokens(account.as_ref()))),
         Request::ListVClusters => Ok(Answer::VClusters(ledger.vcluster_statuses())),
+        Request::ListReservations => Ok(Answer::Reservations(ledger.reservations().map(|r| Reservation::clone(r)).collect())),
         Request::ListSessions => Ok(Answer::Sessions(ledger.sessions().cloned().collect())),
         Request::GetVniPool => Ok(Answer::VniPool(ledger.vni_pool_status())),
         Request::GetUsage { of, days } => ledger.usage_report(of, *days, now).map(|report| Answer::Usage(Box::new(report))),

@@ -22,8 +22,10 @@ use lattice_api::pack::pack;
 use lattice_api::v1::Packed;
 use lattice_ledger::history::{ChangeSet, ChangedPhases};
 use lattice_ledger::{ClusterLimits, DomainKey, Lease};
-use lattice_ledger_state::record_bytes::{allocation_bytes, node_bytes, phases_bytes};
-use lattice_model::{Allocation, AllocationId, DailyUse, DayUse, Node, NodeId, PhasesChange, Revision, Tenant, VCluster, VniPool};
+use lattice_ledger_state::record_bytes::{allocation_bytes, node_bytes, phases_bytes, reservation_bytes};
+use lattice_model::{
+    Allocation, AllocationId, DailyUse, DayUse, Node, NodeId, PhasesChange, Reservation, Revision, Tenant, VCluster, VniPool,
+};
 use lattice_quorum_client::wire::{Change, LeaseStatus, WatchAllocations, WatchCursor, WatchMessage, WatchRequest};
 use lattice_store::changes::{Narrow, Topic};
 use std::collections::BTreeSet;
@@ -137,6 +139,7 @@ struct List {
     tenants: Vec<Arc<Tenant>>,
     leases: Vec<(String, Lease)>,
     vclusters: Vec<Arc<VCluster>>,
+    reservations: Vec<Arc<Reservation>>,
     domains: Vec<(DomainKey, u32)>,
     vni_pool: Option<VniPool>,
     limits: Option<ClusterLimits>,
@@ -153,6 +156,7 @@ impl List {
         let nodes = self.nodes.into_iter().map(|n| Change::Node(Box::new((*n).clone())));
         let allocations = self.allocations.into_iter().map(|a| Change::Allocation(Box::new((*a).clone())));
         let vclusters = self.vclusters.into_iter().map(|v| Change::VCluster(Box::new((*v).clone())));
+        let vclusters = vclusters.chain(self.reservations.into_iter().map(|r| Change::Reservation(Box::new((*r).clone()))));
         let pool = self.vni_pool.into_iter().map(Change::VniPool).chain(self.limits.into_iter().map(Change::Limits));
         let domains = self.domains.into_iter().map(|(key, vni)| domain_change(key, Some(vni)));
         let tenant_use =
@@ -367,10 +371,12 @@ impl Watch<'_> {
         let tenant_use = tenants.iter().filter_map(use_of).collect();
         let leases = ledger.leases().filter(|_| self.wanted.leases).map(|(name, lease)| (name.to_owned(), lease.clone())).collect();
         let vclusters = if self.wanted.vclusters { ledger.vclusters().cloned().collect() } else { Vec::new() };
+        let reservations = if self.wanted.vclusters { ledger.reservations().cloned().collect() } else { Vec::new() };
         let domains = ledger.domains().filter(|_| self.wanted.domains).map(|(key, domain)| (key.clone(), domain.vni)).collect();
         let vni_pool = self.wanted.domains.then(|| ledger.vni_pool());
         let limits = self.wanted.limits.then(|| ledger.cluster_limits());
-        List { place: ledger.place(), nodes, allocations, tenants, leases, vclusters, domains, vni_pool, limits, tenant_use }
+        let place = ledger.place();
+        List { place, nodes, allocations, tenants, leases, vclusters, reservations, domains, vni_pool, limits, tenant_use }
     }
 
     fn concerns(&self, allocation: &Allocation) -> bool {
@@ -404,6 +410,11 @@ impl Watch<'_> {
             Some(vcluster) => Change::VCluster(Box::new((**vcluster).clone())),
             None => Change::VClusterDeleted(name.clone()),
         });
+        let reservations = set.reservations.iter().filter(|_| self.wanted.vclusters).map(|(name, reservation)| match reservation {
+            Some(reservation) => Change::Reservation(Box::new((**reservation).clone())),
+            None => Change::ReservationDeleted(name.clone()),
+        });
+        let vclusters = vclusters.chain(reservations);
         let is_watched = |node: &NodeId| self.wanted.nodes && self.whose.is_none_or(|whose| whose == node);
         let changed = self.whose.map_or(&set.nodes[..], |node| set.node(node));
         let nodes = changed.iter().filter(|_| self.wanted.nodes).map(|n| Change::Node(Box::new((**n).clone())));
@@ -500,6 +511,7 @@ fn bytes_about(change: &Change) -> usize {
         Change::Allocation(allocation) => allocation_bytes(allocation),
         Change::Phases(change) => phases_bytes(change),
         Change::TenantUse { days, .. } => 256 + days.len() * 32,
+        Change::Reservation(reservation) => reservation_bytes(&reservation.name, Some(&**reservation)),
         Change::NodeRemoved(_)
         | Change::Tenant(_)
         | Change::TenantDeleted(_)
@@ -507,6 +519,7 @@ fn bytes_about(change: &Change) -> usize {
         | Change::LeaseEnded(_)
         | Change::VCluster(_)
         | Change::VClusterDeleted(_)
+        | Change::ReservationDeleted(_)
         | Change::Domain { .. }
         | Change::DomainReleased { .. }
         | Change::VniPool(_)

@@ -12,8 +12,8 @@ use lattice_api::v1::raft_client::RaftClient;
 use lattice_ledger::access::TEXT_BYTES_MAX;
 use lattice_ledger::keyring::Secret;
 use lattice_ledger::{
-    ACCOUNTING_LEASE, Access, AccessKind, Action, AllocationChange, QuotaChange, Requester, TenantChange, UsageOf, VClusterChange,
-    WhichTasks,
+    ACCOUNTING_LEASE, Access, AccessKind, Action, AllocationChange, QuotaChange, Requester, ReservationChange, TenantChange, UsageOf,
+    VClusterChange, WhichTasks,
 };
 use lattice_model::access::{MemberChange, MemberStep, Relation, Role as Granted, RoleBinding, Scopes, Subject, rule};
 use lattice_model::access_token::{AccessToken, TokenId};
@@ -108,6 +108,7 @@ fn examples(call: Call, who: &str, of: AllocationId) -> Vec<Request> {
         Call::ListRevocations => Request::ListRevocations,
         Call::Backup => Request::Backup,
         Call::ListVClusters => Request::ListVClusters,
+        Call::ListReservations => Request::ListReservations,
         Call::ListSessions => Request::ListSessions,
         Call::ListAdmissions => Request::ListAdmissions,
         Call::CheckDag => Request::CheckDag { owner: owner(), dag: Box::new(dag()) },
@@ -233,6 +234,9 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
         Action::Revoke { name: "nobody-has-this".into(), by: by.clone(), reason: String::new() },
         Action::SetVCluster { change: vcluster, by: by.clone() },
         Action::DeleteVCluster { name: "elsewhere".into(), by: by.clone() },
+        // Without a node it is refused.
+        Action::SetReservation { change: ReservationChange { create: true, ..ReservationChange::default() }, by: by.clone() },
+        Action::DeleteReservation { name: "elsewhere".into(), by: by.clone() },
         Action::BootNode { node: node.clone(), by: by.clone(), reason: reason.clone() },
         Action::ConfirmDead { node: node.clone(), by: by.clone(), reason: reason.clone() },
         Action::AcceptDrift { node: node.clone(), by: by.clone(), reason: reason.clone() },

@@ -67,6 +67,7 @@ pub(super) fn of_job(share: &DesiredShare, slurm: &SlurmSettings) -> Vec<(String
         ("SLURM_SUBMIT_HOST", if_set(&spec.submit_host)),
         ("SLURM_JOB_COMMENT", if_set(&spec.comment)),
         ("SLURM_JOB_DEPENDENCY", if_set(&dependencies(spec))),
+        ("SLURM_JOB_RESERVATION", spec.reservation.clone()),
         ("SLURM_JOB_CPUS_PER_NODE", if_set(&repeated(share.cores.iter().copied()))),
         ("SLURM_JOB_START_TIME", share.started_at.map(|started| seconds(started.0))),
         ("SLURM_JOB_END_TIME", ends_at.map(seconds)),

@@ -67,6 +67,7 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
         ("Nice", if a.nice == 0 { String::new() } else { a.nice.to_string() }),
         ("Begin", a.timing.as_ref().and_then(|timing| time(timing.begin_ms)).unwrap_or_default()),
         ("Deadline", a.timing.as_ref().and_then(|timing| time(timing.deadline_ms)).unwrap_or_default()),
+        ("Reservation", a.reservation.clone()),
         ("Comment", a.comment.clone()),
         ("Mail", a.mail.as_ref().map(mail).unwrap_or_default()),
         ("Elapsed", elapsed(a, now).unwrap_or_default()),

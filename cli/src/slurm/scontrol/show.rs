@@ -1,6 +1,6 @@
 //! `scontrol show` and `scontrol write`.
 
-use crate::slurm::cluster::{expanded, fetch_nodes, fetch_partitions, fetch_sizes};
+use crate::slurm::cluster::{expanded, fetch_nodes, fetch_partitions, fetch_reservations, fetch_sizes};
 use crate::slurm::jobs::{Wanted, add_task_nodes, expand, job_ids};
 use crate::slurm::surroundings::Surroundings;
 use lattice_api::v1;
@@ -11,7 +11,7 @@ use lattice_cli_syntax::slurm_args::scontrol::Scontrol;
 use lattice_model::{NodeId, hostlist};
 use lattice_slurm::json;
 use lattice_slurm::partition::natural;
-use lattice_slurm::scontrol::{config_text, job_lines, node_lines, partition_lines, record_text};
+use lattice_slurm::scontrol::{config_text, job_lines, node_lines, partition_lines, record_text, reservation_lines};
 use lattice_slurm::state::States;
 use std::fs;
 
@@ -47,8 +47,7 @@ pub async fn run(session: &Session, args: &Scontrol, words: &[String], surroundi
         Some("nodes") => nodes(session, args, &ids, &surroundings).await,
         Some("partitions") => partitions(session, args, &ids, &surroundings).await,
         Some("config") => config(session, &surroundings).await,
-        Some("reservations") if ids.is_empty() => empty("No reservations in the system\n"),
-        Some("reservations") => Err(Failure::other(format!("Reservation {} not found", ids.join(",")))),
+        Some("reservations") => reservations(session, args, &ids, &surroundings).await,
         Some("licenses") => empty("No licenses configured in Slurm.\n"),
         Some("daemons") => empty("slurmctld slurmd\n"),
         Some("steps") => Err(Failure::other("steps are not shown: `sacct -j JOB` lists them, `lattice top JOB --per-rank` their ranks")),
@@ -157,6 +156,22 @@ async fn partitions(session: &Session, args: &Scontrol, names: &[String], surrou
     partitions.retain(|one| names.is_empty() || names.contains(&one.name));
     let text = surroundings
         .with(|context| partitions.iter().map(|one| record_text(&partition_lines(one, context), args.oneliner)).collect::<String>());
+    print(&text)?;
+    Ok(0)
+}
+
+async fn reservations(session: &Session, args: &Scontrol, names: &[String], surroundings: &Surroundings) -> Result<u8, Failure> {
+    let names = lattice_slurm::units::listed(names);
+    let mut all = fetch_reservations(&session.connect().await?).await?;
+    if let Some(unknown) = names.iter().find(|name| !all.iter().any(|one| one.name == **name)) {
+        return Err(Failure::other(format!("Reservation {unknown} not found")).hint("`sinfo -T` lists the reservations"));
+    }
+    if all.is_empty() {
+        return empty("No reservations in the system\n");
+    }
+    all.retain(|one| names.is_empty() || names.contains(&one.name));
+    let text =
+        surroundings.with(|context| all.iter().map(|one| record_text(&reservation_lines(one, context), args.oneliner)).collect::<String>());
     print(&text)?;
     Ok(0)
 }

@@ -1,6 +1,7 @@
 //! `scontrol update JobId=… KEY=VALUE` and `scontrol update NodeName=… State=…`.
 
 use super::change::{keys, reported};
+use super::reservation;
 use crate::slurm::cluster::{expanded, fetch_nodes};
 use crate::slurm::command_line::SCONTROL;
 use crate::slurm::surroundings::Surroundings;
@@ -33,6 +34,9 @@ pub async fn run(session: &Session, words: &[String], surroundings: &Surrounding
     let (what, changes): (Vec<_>, Vec<_>) = pairs.into_iter().partition(|(key, _)| is_subject(key));
     match what.first() {
         Some((key, value)) if key == "jobid" || key == "jobname" || key == "name" => {
+            if let Some((other, _)) = what.iter().find(|(key, _)| !["jobid", "jobname", "name"].contains(&key.as_str())) {
+                return Err(Failure::other(format!("{other}= is not possible for a job")).hint("cancel it, and submit it again"));
+            }
             // A name beside an id is the new name.
             let id = what.iter().find(|(key, _)| key == "jobid").map(|(_, id)| *id);
             let names = what.iter().filter(|(key, _)| key != "jobid").map(|(_, name)| ("jobname".to_owned(), *name));
@@ -42,8 +46,13 @@ pub async fn run(session: &Session, words: &[String], surroundings: &Surrounding
             }
         }
         Some((key, value)) if key == "nodename" => node(session, value, &changes).await,
-        Some((key, _)) => Err(Failure::other(format!("{key}= is not possible"))
-            .hint("`lattice admin vcluster` changes queues; Lattice has no reservations, and steps have no settings")),
+        Some((key, value)) if key == "reservationname" || key == "reservation" => {
+            reservation::update(session, value, &changes, surroundings).await
+        }
+        Some((key, _)) => {
+            Err(Failure::other(format!("{key}= is not possible"))
+                .hint("`lattice admin vcluster` changes queues, and steps have no settings"))
+        }
         None => Err(Failure::other("No valid entity in update command").hint("Input line must include \"JobId=\" or \"NodeName=\"")),
     }
 }

@@ -4,6 +4,7 @@ use super::accounting::Accounting;
 use super::network::AdminNetwork;
 use super::node::{Drain, Node, OnNodes};
 use super::quorum::Quorum;
+use super::reservation::ReservationAdmin;
 use super::role::RoleAdmin;
 use super::tenant::{Quota, Tenant};
 use super::token::TokenAdmin;
@@ -33,6 +34,8 @@ pub enum AdminCommand {
     /// Manage vClusters: queues, each with a scheduler and, if wanted, nodes of its own
     #[command(name = "vcluster")]
     VCluster(VClusterAdmin),
+    /// Set nodes aside for a time: for work of some people (--reservation), or for maintenance
+    Reservation(ReservationAdmin),
     /// Manage the VNIs of network domains
     Network(AdminNetwork),
     /// Show the limits of the whole cluster, or change them

@@ -20,7 +20,6 @@ const GPUS_BY_NODE: &str = "use --gpus-per-node or --gpus-per-task";
 const NO_BURST_BUFFERS: &str = "burst buffers are not known; --tmp asks for space on each node";
 const NO_FREQUENCIES: &str = "frequencies are not set; leave it out";
 const IMAGE: &str = "use --uenv=IMAGE, a SquashFS file";
-const NO_RESERVATIONS: &str = "there are no reservations; a queue may have nodes of its own: choose one with -p";
 const NO_SYSTEM_CORES: &str = "cores are not set aside for the system; use -c";
 const OTHER_USER: &str = "a job runs as its submitter; leave it out";
 /// What to do instead of a heterogeneous job.
@@ -194,7 +193,7 @@ pub const OPTIONS: &[SlurmOption] = &[
     flag(ALL, NONE, "reboot", Rule::Refused("nodes are not rebooted for a job; leave it out")),
     valued(SRUN, 'r', "relative", "1", Rule::Own(Sets::Relative, "")).with("the job's first node must have a rank of the step"),
     flag(SBATCH, NONE, "requeue", Rule::Plain("--requeue=on_node_failure")),
-    valued(ALL, NONE, "reservation", "x", Rule::Refused(NO_RESERVATIONS)),
+    valued(ALL, NONE, "reservation", "course", Rule::Word("--reservation")).with("one"),
     perhaps(ALL, NONE, "resv-ports", "4", Rule::Refused("ports are not reserved; leave it out")),
     valued(ALL, NONE, "segment", "4", Rule::Refused(NODES_BY_FEATURES)),
     perhaps(SRUN, NONE, "send-libs", "yes", Rule::Refused(BY_SBCAST)),

@@ -50,7 +50,7 @@ pub struct Sinfo {
     /// Only these partitions
     #[arg(short, long, value_name = "LIST")]
     pub partition: Vec<String>,
-    /// Reservations: Lattice has none
+    /// The reservations
     #[arg(short = 'T', long)]
     pub reservation: bool,
     /// Only nodes that answer

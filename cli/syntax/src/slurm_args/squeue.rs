@@ -65,7 +65,7 @@ pub struct Squeue {
     /// Only jobs of these QOS
     #[arg(short, long, value_name = "LIST")]
     pub qos: Vec<String>,
-    /// Refused: Lattice has no reservations
+    /// Only jobs of this reservation
     #[arg(short = 'R', long, value_name = "NAME")]
     pub reservation: Option<String>,
     /// The order, such as P,t,-p

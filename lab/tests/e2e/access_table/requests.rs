@@ -53,6 +53,7 @@ pub fn of(method: &str, work: &Work) -> Option<(Target, Vec<u8>)> {
         "DagService" => dag(name, work),
         "LeaseService" => lease(name, work),
         "NodeService" => node(name),
+        "ReservationService" => reservation(name),
         "SessionService" => session(name, work),
         "VClusterService" => vcluster(name),
         "WatchService" => watch(name),
@@ -284,6 +285,18 @@ fn vcluster(name: &str) -> Option<(Target, Vec<u8>)> {
         "SetConfig" => to(target, &v1::SetVClusterRequest { name: vcluster, cycle_interval_ms: Some(0), ..Default::default() }),
         "SetWeights" => to(target, &v1::SetWeightsRequest { name: vcluster, ..Default::default() }),
         "Delete" => to(target, &v1::DeleteVClusterRequest { name: vcluster }),
+        _ => None,
+    }
+}
+
+fn reservation(name: &str) -> Option<(Target, Vec<u8>)> {
+    let target = Target::Cluster;
+    match name {
+        "List" => empty(target),
+        // Without nodes.
+        "Create" => to(target, &v1::SetReservationRequest { name: NONE.to_owned(), ..Default::default() }),
+        "Update" => to(target, &v1::SetReservationRequest { name: NONE.to_owned(), comment: Some("x".to_owned()), ..Default::default() }),
+        "Delete" => to(target, &v1::DeleteReservationRequest { name: NONE.to_owned() }),
         _ => None,
     }
 }

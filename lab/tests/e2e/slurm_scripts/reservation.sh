@@ -1,5 +1,5 @@
 #!/bin/bash
-# expect: refused there are no reservations
+# expect: refused there is no reservation "course"
 #SBATCH --reservation=course
 #SBATCH --time=60
 true

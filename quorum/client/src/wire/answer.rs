@@ -11,7 +11,8 @@ use lattice_model::access::{RoleBinding, Standing, TenantMember};
 use lattice_model::access_token::AccessToken;
 use lattice_model::ended_work::{AccountedUntil, EndedWork};
 use lattice_model::{
-    Allocation, AllocationId, AuditRecord, DesiredList, Epoch, InteractiveSession, LaneWork, MemberId, Node, Revision, Timestamp,
+    Allocation, AllocationId, AuditRecord, DesiredList, Epoch, InteractiveSession, LaneWork, MemberId, Node, Reservation, Revision,
+    Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -99,6 +100,8 @@ pub enum Answer {
     Revocations { revoked: Vec<(String, Revocation)>, issue_time: Timestamp },
     /// All vClusters: `default` first, then by name.
     VClusters(Vec<VClusterStatus>),
+    /// All reservations, ordered by name; some may be over.
+    Reservations(Vec<Reservation>),
     /// All interactive sessions, ordered by allocation.
     Sessions(Vec<InteractiveSession>),
     /// Nodes that wait for admission, and admitted names that have not registered.

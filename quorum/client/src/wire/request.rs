@@ -112,7 +112,7 @@ pub enum Request {
     GetUsage { of: UsageOf, days: Option<u32> },
     /// The cluster-wide limits.
     GetLimits,
-    /// A query about the applied state (allocations, nodes, tenants, vClusters, sessions, networks,
+    /// A query about the applied state (allocations, nodes, tenants, vClusters, reservations, sessions, networks,
     /// services, usage or limits), answered by the receiving member from its own state without contacting
     /// others.
     Stale(Box<Request>),
@@ -125,6 +125,8 @@ pub enum Request {
     Backup,
     /// All vClusters: `default` first, then by name.
     ListVClusters,
+    /// All reservations, by name.
+    ListReservations,
     /// All sessions, by allocation.
     ListSessions,
     /// A request on behalf of an operator, with the proof that the operator made it. The operator

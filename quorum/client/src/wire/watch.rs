@@ -2,7 +2,9 @@
 
 use super::leader_status::LeaseStatus;
 use lattice_ledger::{ClusterLimits, WatchCursor};
-use lattice_model::{Allocation, AllocationId, DayUse, Generation, Node, NodeId, PhasesChange, Revision, Tenant, VCluster, VniPool};
+use lattice_model::{
+    Allocation, AllocationId, DayUse, Generation, Node, NodeId, PhasesChange, Reservation, Revision, Tenant, VCluster, VniPool,
+};
 use serde::{Deserialize, Serialize};
 
 /// Opens a watch.
@@ -18,7 +20,7 @@ pub struct WatchRequest {
     pub tenants: bool,
     /// Whether to watch leases (all of them).
     pub leases: bool,
-    /// Whether to watch vClusters (all of them).
+    /// Whether to watch vClusters and reservations (all of them).
     pub vclusters: bool,
     /// Whether to watch network domains and the VNI pool.
     pub domains: bool,
@@ -106,6 +108,10 @@ pub enum Change {
     VCluster(Box<VCluster>),
     /// The vCluster of this name was deleted.
     VClusterDeleted(String),
+    /// This reservation changed (or is new). Sent with vClusters.
+    Reservation(Box<Reservation>),
+    /// The reservation of this name was deleted.
+    ReservationDeleted(String),
     /// This network domain has this VNI from now on. Its members are not sent.
     Domain { tenant: String, name: String, vni: u32 },
     /// This network domain was removed: its VNI is free again.

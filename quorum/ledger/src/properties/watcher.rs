@@ -3,7 +3,7 @@
 
 use crate::history::{ChangeSet, ChangedPhases};
 use crate::{ClusterLimits, DomainKey, Ledger};
-use lattice_model::{Allocation, AllocationId, DailyUse, Node, NodeId, Tenant, VCluster, VniPool};
+use lattice_model::{Allocation, AllocationId, DailyUse, Node, NodeId, Reservation, Tenant, VCluster, VniPool};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ pub(super) struct Watcher {
     tenants: BTreeMap<String, Arc<Tenant>>,
     leases: BTreeMap<String, (NodeId, u64, u64)>,
     vclusters: BTreeMap<String, Arc<VCluster>>,
+    reservations: BTreeMap<String, Arc<Reservation>>,
     domains: BTreeMap<DomainKey, u32>,
     vni_pool: VniPool,
     limits: ClusterLimits,
@@ -29,6 +30,7 @@ impl Watcher {
             tenants: ledger.tenants().map(|t| (t.name.clone(), Arc::clone(t))).collect(),
             leases: ledger.leases().map(|(name, l)| (name.to_owned(), (l.holder.clone(), l.token, l.ttl_ms))).collect(),
             vclusters: ledger.vclusters().map(|v| (v.name.clone(), Arc::clone(v))).collect(),
+            reservations: ledger.reservations().map(|r| (r.name.clone(), Arc::clone(r))).collect(),
             domains: ledger.domains().map(|(key, domain)| (key.clone(), domain.vni)).collect(),
             vni_pool: ledger.vni_pool(),
             limits: ledger.cluster_limits(),
@@ -68,6 +70,12 @@ impl Watcher {
             match vcluster {
                 Some(vcluster) => drop(self.vclusters.insert(name.clone(), Arc::clone(vcluster))),
                 None => drop(self.vclusters.remove(name)),
+            }
+        }
+        for (name, reservation) in &set.reservations {
+            match reservation {
+                Some(reservation) => drop(self.reservations.insert(name.clone(), Arc::clone(reservation))),
+                None => drop(self.reservations.remove(name)),
             }
         }
         for (name, lease) in &set.leases {

@@ -1,6 +1,6 @@
 //! A ledger with content in every part.
 
-use super::{allocation, components, node, registration, user, vcluster_change};
+use super::{allocation, components, node, registration, reservation_change, user, vcluster_change};
 use crate::keyring::Secret;
 use crate::{
     ACCOUNTING_LEASE, Action, Command, EndedLimitsChange, LEVEL_MAX, Ledger, NotifyChannel, QuotaChange, ReachedMark, Registration,
@@ -149,6 +149,7 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
         Action::Register(registration(2, 1, 0, true)),
         Action::GrantLease { name: ACCOUNTING_LEASE.into(), holder: node(2), ttl_ms: 1000, user: None },
         Action::Account { until: AccountedUntil { store: uuid::Uuid::from_u128(13), sequence: 0 }, node: node(2), lease_token: 3 },
+        Action::SetReservation { change: reservation_change(), by: "root".into() },
         Action::Cancel { id: AllocationId(uuid::Uuid::from_u128(11)), by: user(1) },
     ];
     for (index, action) in (1..).zip(actions) {

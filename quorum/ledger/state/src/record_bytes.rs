@@ -24,14 +24,15 @@ use lattice_model::probe::{LivenessProbe, ProbeCheck};
 use lattice_model::scaling::{Reading, ScaleChange};
 use lattice_model::{
     Allocation, AllocationSpec, CheckpointRef, Connectivity, Dag, DayUse, Drain, EndReason, EntryLaunch, Entrypoint, Exclusion, Image,
-    Locality, Mail, Node, NodeAddresses, NodeId, OutputFiles, PhasesChange, Preemption, Principal, ReplicaOf, ScaleMetric, ScalePolicy,
-    Scaling, ScalingState, Step, StepOf, SubmittedPlace, SubmittedValues, TaskGroup, TelemetryOrder, Tenant, VCluster, WorkUsage,
+    Locality, Mail, Node, NodeAddresses, NodeId, OutputFiles, PhasesChange, Preemption, Principal, ReplicaOf, Reservation, ScaleMetric,
+    ScalePolicy, Scaling, ScalingState, Step, StepOf, SubmittedPlace, SubmittedValues, TaskGroup, TelemetryOrder, Tenant, VCluster,
+    WorkUsage,
 };
 use std::path::Path;
 
 /// An allocation with its spec, the `Arc`s around both, and its entries in the indexes of
 /// allocations.
-const ALLOCATION_BYTES: usize = 1816;
+const ALLOCATION_BYTES: usize = 1840;
 /// A share with the name of its node. Not counted one by one: there may be 10,000 of them, and a
 /// change of one must not cost the number of all.
 const SHARE_BYTES: usize = 144;
@@ -357,6 +358,18 @@ pub fn vcluster_bytes(name: &str, vcluster: Option<&VCluster>) -> usize {
     SMALL_RECORD_BYTES + text_bytes(name) + vcluster.map_or(0, inner)
 }
 
+/// Memory of a reservation's change; `None`: it was deleted.
+pub fn reservation_bytes(name: &str, reservation: Option<&Reservation>) -> usize {
+    let inner = |reservation: &Reservation| {
+        let Reservation { name, nodes, start: _, end: _, tenants, users, maintenance: _, comment, created_by, created_at: _, revision: _ } =
+            reservation;
+        let listed = nodes.iter().map(NodeId::as_str).chain(tenants.iter().chain(users).map(String::as_str));
+        let listed: usize = listed.map(|name| name.len() + 2 * LISTED_BYTES).sum();
+        text_bytes(name) + listed + text_bytes(comment) + text_bytes(created_by)
+    };
+    SMALL_RECORD_BYTES + text_bytes(name) + reservation.map_or(0, inner)
+}
+
 /// Memory of a text.
 pub fn text_bytes(text: &str) -> usize {
     if text.is_empty() { 0 } else { text.len() + BLOCK_BYTES }
@@ -494,6 +507,7 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
         mail,
         comment,
         nice: _,
+        reservation,
     } = spec;
     let names: usize = [name, tenant, project, vcluster].into_iter().map(|name| text_bytes(name)).sum();
     let named = constraints.nodes.iter().chain(&constraints.excluded).map(|node| node.as_str().len());
@@ -522,7 +536,7 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
     });
     let bounds = timing.as_ref().map_or(0, |_| TIMING_BYTES) + end_warning.as_ref().map_or(0, |_| END_WARNING_BYTES);
     let mail = mail.as_deref().map_or(0, |Mail { events, user }| MAIL_BYTES + events.len() * LISTED_BYTES + text_bytes(user));
-    let pairs = pairs + files + bounds + mail + text_bytes(comment);
+    let pairs = pairs + files + bounds + mail + text_bytes(comment) + reservation.as_deref().map_or(0, text_bytes);
     names + pairs + wanted + shape_bytes(shape) + program + image + places + mounts + probe + network + dependencies + tasks
 }
 

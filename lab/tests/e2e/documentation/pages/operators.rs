@@ -184,6 +184,15 @@ const PAGES: [(&str, Plan); 47] = [
         "recover",
         Plan::Run(Page { replace: &[("lattice quorum recover", "lattice quorum recover --config $LAB/member-3/quorum.yaml")], ..page() }),
     ),
+    (
+        "reservations",
+        Plan::Run(Page {
+            restore: |w| {
+                w.ok(&["admin", "reservation", "delete", "course"]);
+            },
+            ..page()
+        }),
+    ),
     ("rights-of-work", Plan::NoCommands),
     ("scratch-and-mounts", Plan::NoCommands),
     ("serve-the-api", Plan::CannotRun("its agents serve no network; network_api tests it")),

@@ -203,6 +203,7 @@ fn long_specs() -> Vec<(&'static str, AllocationSpec)> {
     with("working_dir", &|s| s.working_dir = long().into());
     with("submit_dir", &|s| s.submit_dir = Some(long().into()));
     with("submit_host", &|s| s.submit_host = long());
+    with("reservation", &|s| s.reservation = Some(long()));
     with("mounts", &|s| s.data.mounts = vec![DataMount { source: long().into(), target: long().into(), read_only: true }; 64]);
     let second = Duration::from_secs(1);
     let probe = LivenessProbe {

@@ -1,0 +1,165 @@
+//! Scenarios of advance reservations.
+
+use super::reservations::RESERVATIONS_MAX;
+use super::scenarios::{Story, id, node, prepared, spec, user};
+use super::{Action, Outcome, Refusal, ReservationChange};
+use lattice_model::{AllocationSpec, AuditAction, Epoch, RequeuePolicy, Timestamp};
+use std::time::Duration;
+
+const HOUR_MS: u64 = 3_600_000;
+
+/// Of these nodes for user `u7`, from so many milliseconds from now on, for an hour.
+fn reservation(s: &Story, name: &str, nodes: &[u8], in_ms: u64) -> ReservationChange {
+    let start = Timestamp(s.now().0 + in_ms);
+    ReservationChange {
+        name: name.into(),
+        create: true,
+        nodes: Some(nodes.iter().map(|number| node(*number)).collect()),
+        start: Some(start),
+        end: Some(Timestamp(start.0 + HOUR_MS)),
+        users: Some(["u7".to_owned()].into()),
+        ..ReservationChange::default()
+    }
+}
+
+fn set(change: ReservationChange) -> Action {
+    Action::SetReservation { change, by: "root".into() }
+}
+
+fn delete(name: &str) -> Action {
+    Action::DeleteReservation { name: name.into(), by: "root".into() }
+}
+
+/// Of one node and ten minutes.
+fn ten_minutes(reservation: Option<&str>) -> AllocationSpec {
+    let walltime = Some(Duration::from_secs(600));
+    AllocationSpec { walltime, reservation: reservation.map(str::to_owned), ..spec(1, RequeuePolicy::Never, 0) }
+}
+
+fn submit(s: &mut Story, number: u128, spec: AllocationSpec, uid: u32) -> Result<Outcome, Refusal> {
+    s.act(Action::Submit { id: id(number), spec: Box::new(spec), owner: user(uid), claim: None })
+}
+
+fn conflict(result: Result<Outcome, Refusal>) -> String {
+    match result {
+        Err(Refusal::Conflict { conflicts }) => format!("{} {}", conflicts[0].node, conflicts[0].why),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn other_work_is_on_its_nodes_only_if_it_has_ended_before_the_window() {
+    let mut s = Story::new(3);
+    let course = reservation(&s, "course", &[0, 1], 700_000);
+    let (start, end) = (course.start.unwrap(), course.end.unwrap());
+    s.done(set(course));
+    submit(&mut s, 1, ten_minutes(None), 8).unwrap();
+    s.claimed(1, &[0]);
+    s.report(0, prepared(1, Epoch(1)));
+    // Two minutes later the next one would last into the window.
+    s.pass(120_000);
+    submit(&mut s, 2, ten_minutes(None), 8).unwrap();
+    let why = format!("n1 is set aside by reservation course from {start} to {end}");
+    assert_eq!(conflict(s.claim(2, &[1])), why);
+    s.claimed(2, &[2]);
+    // Work without an end gets no such node before the window is over.
+    submit(&mut s, 3, AllocationSpec { walltime: None, ..ten_minutes(None) }, 8).unwrap();
+    assert_eq!(conflict(s.claim(3, &[1])), why);
+    // What has nodes keeps them when the window begins.
+    s.pass(start.since_ms(s.now()));
+    assert!(!s.ledger.allocation(id(1)).unwrap().state.is_without_nodes());
+}
+
+#[test]
+fn work_that_names_it_begins_in_the_window_on_its_nodes() {
+    let mut s = Story::new(2);
+    let course = reservation(&s, "course", &[0], 60_000);
+    let (start, end) = (course.start.unwrap(), course.end.unwrap());
+    s.done(set(course));
+    submit(&mut s, 1, ten_minutes(Some("course")), 7).unwrap();
+    let why = format!("allocation {} begins in the window of reservation course alone: from {start} to {end}", id(1));
+    assert_eq!(s.claim(1, &[0]).unwrap_err().to_string(), why);
+    s.pass(start.since_ms(s.now()));
+    assert_eq!(conflict(s.claim(1, &[1])), "n1 is not of reservation course");
+    s.claimed(1, &[0]);
+    submit(&mut s, 2, ten_minutes(Some("course")), 7).unwrap();
+    s.pass(end.since_ms(s.now()));
+    assert_eq!(s.claim(2, &[0]).unwrap_err(), Refusal::ReservationOver { name: "course".into(), end });
+    assert!(matches!(submit(&mut s, 3, ten_minutes(Some("course")), 7), Err(Refusal::ReservationOver { .. })));
+}
+
+#[test]
+fn a_submission_to_a_reservation_that_is_not_its_owners_is_refused() {
+    let mut s = Story::new(2);
+    let of_physics = ReservationChange { tenants: Some(["physics".to_owned()].into()), ..reservation(&s, "course", &[0], 60_000) };
+    s.done(set(of_physics));
+    let why = submit(&mut s, 1, ten_minutes(Some("cours")), 7).unwrap_err().to_string();
+    assert_eq!(why, "there is no reservation \"cours\"; did you mean \"course\"?");
+    let why = submit(&mut s, 1, ten_minutes(Some("course")), 8).unwrap_err().to_string();
+    assert_eq!(why, "reservation course is not for user u8, and this is work of no tenant");
+    submit(&mut s, 1, AllocationSpec { tenant: "physics".into(), ..ten_minutes(Some("course")) }, 8).unwrap();
+    let wide = AllocationSpec { nodes: 2, ..ten_minutes(Some("course")) };
+    let why = submit(&mut s, 2, wide, 7).unwrap_err().to_string();
+    assert_eq!(why, "the request is malformed: reservation: course has 1 node, and it asks for 2 nodes");
+    let maintenance = ReservationChange { users: None, maintenance: Some(true), ..reservation(&s, "fans", &[1], 60_000) };
+    s.done(set(maintenance));
+    let why = submit(&mut s, 2, ten_minutes(Some("fans")), 7).unwrap_err().to_string();
+    assert_eq!(why, "reservation fans is for maintenance: nobody's work uses it");
+}
+
+#[test]
+fn once_it_is_deleted_its_nodes_are_everybodys_and_its_work_waits() {
+    let mut s = Story::new(1);
+    s.done(set(reservation(&s, "course", &[0], 0)));
+    submit(&mut s, 1, ten_minutes(Some("course")), 7).unwrap();
+    submit(&mut s, 2, ten_minutes(None), 8).unwrap();
+    assert!(conflict(s.claim(2, &[0])).starts_with("n0 is set aside by reservation course"));
+    let records = s.acted(delete("course"));
+    assert_eq!((records[0].action, records[0].detail.as_str()), (AuditAction::ReservationDeleted, "course"));
+    assert!(matches!(s.claim(1, &[0]), Err(Refusal::NoSuchReservation { .. })));
+    assert!(s.ledger.allocation(id(1)).unwrap().waits());
+    s.claimed(2, &[0]);
+    assert!(matches!(s.act(delete("course")), Err(Refusal::NoSuchReservation { .. })));
+}
+
+#[test]
+fn a_change_is_checked_like_a_creation_and_a_repetition_is_a_success() {
+    let mut s = Story::new(3);
+    let course = reservation(&s, "course", &[0, 1], 60_000);
+    s.done(set(course.clone()));
+    let revision = s.ledger.reservation("course").unwrap().revision;
+    s.done(set(course.clone()));
+    assert_eq!(s.ledger.reservation("course").unwrap().revision, revision, "a repetition changes nothing");
+    let other = ReservationChange { comment: Some("x".into()), ..course.clone() };
+    assert_eq!(s.act(set(other)), Err(Refusal::ReservationExists { name: "course".into() }));
+    let more = ReservationChange { name: "course".into(), nodes: Some([node(2)].into()), ..ReservationChange::default() };
+    let records = s.acted(set(more));
+    assert_eq!(records[0].action, AuditAction::ReservationSet);
+    assert!(records[0].detail.starts_with("course: n2 from ") && records[0].detail.ends_with(", for user u7"), "{}", records[0].detail);
+    // Two windows never overlap on a node; one may begin when another ends.
+    let second = reservation(&s, "second", &[2], 120_000);
+    let refused = s.act(set(second.clone())).unwrap_err();
+    assert!(refused.to_string().starts_with("node n2 is set aside by reservation course then: from "), "{refused}");
+    s.done(set(ReservationChange { nodes: Some([node(0)].into()), ..second }));
+    let unknown = ReservationChange { nodes: Some([node(9)].into()), ..reservation(&s, "third", &[], 0) };
+    assert_eq!(s.act(set(unknown)), Err(Refusal::NoSuchNode { node: node(9) }));
+    let over = ReservationChange { end: Some(Timestamp(1)), start: Some(Timestamp(0)), ..reservation(&s, "third", &[1], 0) };
+    assert!(s.act(set(over)).unwrap_err().to_string().contains("give a later end"));
+    let unknown = ReservationChange { name: "secnd".into(), ..ReservationChange::default() };
+    assert_eq!(s.act(set(unknown)).unwrap_err().to_string(), "there is no reservation \"secnd\"; did you mean \"second\"?");
+}
+
+#[test]
+fn reservations_are_bounded_and_those_that_are_over_give_their_places() {
+    let mut s = Story::new(1);
+    for number in 0..RESERVATIONS_MAX as u64 {
+        s.done(set(reservation(&s, &format!("r{number}"), &[0], 60_000 + number * 2 * HOUR_MS)));
+    }
+    let late = |s: &Story| reservation(s, "late", &[0], 1000 * HOUR_MS);
+    let full = s.act(set(late(&s))).unwrap_err();
+    assert_eq!(full, Refusal::TooMany { what: "reservations".into(), most: RESERVATIONS_MAX as u64 });
+    s.pass(2 * HOUR_MS);
+    s.done(set(late(&s)));
+    assert!(s.ledger.reservation("r0").is_none() && s.ledger.reservation("r1").is_some());
+    assert_eq!(s.ledger.reservations().count(), RESERVATIONS_MAX);
+}

@@ -1,0 +1,278 @@
+//! Advance reservations: nodes that operators set aside for a time.
+//!
+//! ```text
+//!   SetReservation ──▶ to come ── start ──▶ open ── end ──▶ over ── a week, or others need its place ──▶ forgotten
+//!   a claim of other work: only if it has ended before the start, or begins after the end
+//!   a claim of work that names it: while it is open, on its nodes alone
+//! ```
+//!
+//! The ledger checks each claim at the time of the command, so no two schedulers need to agree on a window. What
+//! has nodes when a window begins keeps them. No two windows overlap on a node, so it is always clear whose
+//! it is.
+
+use super::claims::CONFLICTS_MAX;
+use super::refusal::{Conflict, Refusal};
+use super::state::NODES_MAX;
+use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_model::claim::ClaimShare;
+use lattice_model::config::nearest;
+use lattice_model::count::counted;
+use lattice_model::timing::AHEAD_MS_MAX;
+use lattice_model::usage::DAY_MS;
+use lattice_model::vcluster::NAME_BYTES_MAX;
+use lattice_model::{Allocation, AllocationSpec, AuditAction, Claim, NodeId, Principal, Reservation, Timestamp, hostlist, millis};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Largest number of reservations. Those that are over give their places to new ones.
+pub(super) const RESERVATIONS_MAX: usize = if cfg!(test) { 8 } else { 256 };
+/// Largest number of nodes of all reservations together.
+const NODES_OF_ALL_MAX: usize = 2 * NODES_MAX;
+/// How long reservations that are over are listed, in milliseconds.
+const OVER_KEPT_MS: u64 = 7 * DAY_MS;
+/// Largest size of a list of nodes in an audit record, in bytes.
+const NODES_LISTED_BYTES_MAX: usize = 200;
+
+/// A change of a reservation; what is `None` stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReservationChange {
+    /// Its name.
+    pub name: String,
+    /// Whether it is to be created; otherwise it exists already.
+    pub create: bool,
+    /// All of its nodes.
+    pub nodes: Option<BTreeSet<NodeId>>,
+    /// See [`Reservation::start`].
+    pub start: Option<Timestamp>,
+    /// See [`Reservation::end`].
+    pub end: Option<Timestamp>,
+    /// All of its tenants.
+    pub tenants: Option<BTreeSet<String>>,
+    /// All of its users.
+    pub users: Option<BTreeSet<String>>,
+    /// See [`Reservation::maintenance`].
+    pub maintenance: Option<bool>,
+    /// See [`Reservation::comment`].
+    pub comment: Option<String>,
+}
+
+impl ReservationChange {
+    /// Approximate size in bytes.
+    pub fn bytes_about(&self) -> usize {
+        let nodes: usize = self.nodes.iter().flatten().map(|node| node.as_str().len() + 4).sum();
+        let subjects: usize = self.tenants.iter().chain(&self.users).flatten().map(|name| name.len() + 4).sum();
+        256 + self.name.len() + nodes + subjects + self.comment.as_ref().map_or(0, String::len)
+    }
+
+    /// The reservation after the change.
+    fn apply_to(&self, mut reservation: Reservation) -> Reservation {
+        let Self { name: _, create: _, nodes, start, end, tenants, users, maintenance, comment } = self;
+        reservation.nodes = nodes.clone().unwrap_or(reservation.nodes);
+        reservation.start = start.unwrap_or(reservation.start);
+        reservation.end = end.unwrap_or(reservation.end);
+        reservation.tenants = tenants.clone().unwrap_or(reservation.tenants);
+        reservation.users = users.clone().unwrap_or(reservation.users);
+        reservation.maintenance = maintenance.unwrap_or(reservation.maintenance);
+        reservation.comment = comment.clone().unwrap_or(reservation.comment);
+        reservation
+    }
+}
+
+impl Ledger {
+    /// All reservations, by name; some may be over.
+    pub fn reservations(&self) -> impl Iterator<Item = &Arc<Reservation>> {
+        self.reservations.values()
+    }
+
+    /// The reservation of this name.
+    pub fn reservation(&self, name: &str) -> Option<&Arc<Reservation>> {
+        self.reservations.get(name)
+    }
+
+    /// A repetition is a success.
+    pub(super) fn set_reservation(&mut self, context: &mut ApplyContext, change: &ReservationChange, by: &str) -> Result<Outcome, Refusal> {
+        let name = &change.name;
+        let known = self.reservations.get(name).cloned();
+        let before = match (&known, change.create) {
+            (Some(known), _) => Reservation::clone(known),
+            (None, true) => created(name, by, context),
+            (None, false) => return Err(self.no_such_reservation(name)),
+        };
+        let next = change.apply_to(before);
+        if known.as_deref() == Some(&next) {
+            return Ok(Outcome::Done);
+        }
+        if known.is_some() && change.create {
+            return Err(Refusal::ReservationExists { name: name.clone() });
+        }
+        if let Some(node) = change.nodes.iter().flatten().find(|node| !self.nodes.contains_key(*node)) {
+            return Err(Refusal::NoSuchNode { node: node.clone() });
+        }
+        self.is_possible(&next, context.at)?;
+        if known.is_none() {
+            self.make_place(context)?;
+        }
+        let others = self.reservations.values().filter(|other| other.name != *name).map(|other| other.nodes.len());
+        if others.sum::<usize>() + next.nodes.len() > NODES_OF_ALL_MAX {
+            return Err(Refusal::TooMany { what: "nodes in reservations".to_owned(), most: NODES_OF_ALL_MAX as u64 });
+        }
+        let next = Reservation { revision: context.revision, ..next };
+        let detail = detail(&next);
+        context.changed.reservations.insert(name.clone());
+        self.reservations.insert(name.clone(), Arc::new(next));
+        self.record(context, by, AuditAction::ReservationSet, Subject::default(), detail);
+        Ok(Outcome::Done)
+    }
+
+    pub(super) fn delete_reservation(&mut self, context: &mut ApplyContext, name: &str, by: &str) -> Result<Outcome, Refusal> {
+        if !self.reservations.contains_key(name) {
+            return Err(self.no_such_reservation(name));
+        }
+        self.drop_reservation(context, name, by, name.to_owned());
+        Ok(Outcome::Done)
+    }
+
+    fn drop_reservation(&mut self, context: &mut ApplyContext, name: &str, by: &str, detail: String) {
+        self.reservations.remove(name);
+        context.changed.reservations.insert(name.to_owned());
+        self.record(context, by, AuditAction::ReservationDeleted, Subject::default(), detail);
+    }
+
+    /// Refuses one that cannot be kept, or whose nodes another one has at that time.
+    fn is_possible(&self, reservation: &Reservation, now: Timestamp) -> Result<(), Refusal> {
+        let malformed = |why: String| Err(Refusal::Malformed { why });
+        if let Some(fault) = reservation.fault() {
+            return malformed(fault);
+        }
+        if reservation.is_over(now) {
+            return malformed(format!("it would end at {}, and it is {now}: give a later end", reservation.end));
+        }
+        if reservation.end.since_ms(now) > AHEAD_MS_MAX {
+            return malformed(format!("it would end at {}, which is more than 365 days ahead", reservation.end));
+        }
+        let overlaps = |other: &&Arc<Reservation>| {
+            other.name != reservation.name && other.overlaps(reservation.start.0, reservation.end.0) && !other.is_over(now)
+        };
+        let mut in_way = self.reservations.values().filter(overlaps);
+        match in_way.find_map(|other| Some((other.nodes.intersection(&reservation.nodes).next()?.clone(), other))) {
+            Some((node, other)) => {
+                Err(Refusal::ReservationOverlaps { node, other: other.name.clone(), start: other.start, end: other.end })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Forgets what has been over for long, or if there is no place for one more, all that is over.
+    fn make_place(&mut self, context: &mut ApplyContext) -> Result<(), Refusal> {
+        for kept_ms in [OVER_KEPT_MS, 0] {
+            let is_forgotten = |r: &&Arc<Reservation>| r.is_over(context.at) && context.at.since_ms(r.end) >= kept_ms;
+            if kept_ms == 0 && self.reservations.len() < RESERVATIONS_MAX {
+                break;
+            }
+            let over: Vec<String> = self.reservations.values().filter(is_forgotten).map(|r| r.name.clone()).collect();
+            for name in over {
+                let detail = format!("{name}: it is over");
+                self.drop_reservation(context, &name, "quorum", detail);
+            }
+        }
+        if self.reservations.len() >= RESERVATIONS_MAX {
+            return Err(Refusal::TooMany { what: "reservations".to_owned(), most: RESERVATIONS_MAX as u64 });
+        }
+        Ok(())
+    }
+
+    fn no_such_reservation(&self, name: &str) -> Refusal {
+        let name: String = name.chars().take(NAME_BYTES_MAX).collect();
+        let meant = nearest(&name, self.reservations.keys().map(String::as_str)).map(str::to_owned);
+        Refusal::NoSuchReservation { name, meant }
+    }
+
+    /// Refuses a submission to a reservation that there is not, that is over, that its owner may not use, or that
+    /// has fewer nodes.
+    pub(super) fn admits_to_reservation(&self, spec: &AllocationSpec, owner: &Principal, now: Timestamp) -> Result<(), Refusal> {
+        let Some(name) = &spec.reservation else { return Ok(()) };
+        let reservation = self.usable_reservation(name, spec, owner, now)?;
+        if reservation.nodes.len() < spec.nodes as usize {
+            let (has, wants) = (counted(reservation.nodes.len(), "node"), counted(spec.nodes, "node"));
+            return Err(Refusal::Malformed { why: format!("reservation: {name} has {has}, and it asks for {wants}") });
+        }
+        Ok(())
+    }
+
+    /// The reservation of this name, if it is not over, and for work of this owner.
+    fn usable_reservation(&self, name: &str, spec: &AllocationSpec, owner: &Principal, now: Timestamp) -> Result<&Reservation, Refusal> {
+        let Some(reservation) = self.reservations.get(name) else { return Err(self.no_such_reservation(name)) };
+        if !reservation.is_for(spec, owner) {
+            let (user, tenant, maintenance) = (owner.name.clone(), spec.tenant.clone(), reservation.maintenance);
+            return Err(Refusal::NotOfReservation { name: name.to_owned(), user, tenant, maintenance });
+        }
+        if reservation.is_over(now) {
+            return Err(Refusal::ReservationOver { name: name.to_owned(), end: reservation.end });
+        }
+        Ok(reservation)
+    }
+
+    /// Refuses a claim for work that names a reservation outside of its window.
+    pub(super) fn within_reservation(&self, allocation: &Allocation, now: Timestamp) -> Result<(), Refusal> {
+        let Some(name) = &allocation.spec.reservation else { return Ok(()) };
+        let reservation = self.usable_reservation(name, &allocation.spec, &allocation.owner, now)?;
+        if reservation.is_open(now) {
+            return Ok(());
+        }
+        let (start, end) = (reservation.start, reservation.end);
+        Err(Refusal::OutsideReservation { id: allocation.id, name: name.clone(), start, end })
+    }
+
+    /// The nodes of a claim that reservations keep from the allocation, with why.
+    pub(super) fn of_reservations(&self, allocation: &Allocation, claim: &Claim, now: Timestamp) -> Vec<Conflict> {
+        let walltime = claim.walltime.or(allocation.spec.walltime);
+        let until_ms = walltime.map_or(u64::MAX, |walltime| now.0.saturating_add(millis(walltime)));
+        let named = allocation.spec.reservation.as_deref();
+        let own = named.and_then(|name| self.reservations.get(name));
+        let is_in_way = |other: &&Arc<Reservation>| named != Some(other.name.as_str()) && other.overlaps(now.0, until_ms);
+        let in_way: Vec<&Arc<Reservation>> = self.reservations.values().filter(is_in_way).collect();
+        if own.is_none() && in_way.is_empty() {
+            return Vec::new();
+        }
+        let conflict = |ClaimShare { node, .. }: &ClaimShare| {
+            let other = in_way.iter().find(|other| other.nodes.contains(node));
+            let why = match (own.filter(|own| !own.nodes.contains(node)), other) {
+                (Some(own), _) => format!("is not of reservation {}", own.name),
+                (None, Some(other)) => format!("is set aside by reservation {} from {} to {}", other.name, other.start, other.end),
+                (None, None) => return None,
+            };
+            Some(Conflict { node: node.clone(), holder: None, why })
+        };
+        claim.shares.iter().filter_map(conflict).take(CONFLICTS_MAX).collect()
+    }
+}
+
+/// A new reservation without nodes, times and users.
+fn created(name: &str, by: &str, context: &ApplyContext) -> Reservation {
+    Reservation {
+        name: name.to_owned(),
+        nodes: BTreeSet::new(),
+        start: context.at,
+        end: Timestamp(0),
+        tenants: BTreeSet::new(),
+        users: BTreeSet::new(),
+        maintenance: false,
+        comment: String::new(),
+        created_by: by.to_owned(),
+        created_at: context.at,
+        revision: context.revision,
+    }
+}
+
+fn detail(reservation: &Reservation) -> String {
+    let folded = hostlist::fold(&reservation.nodes);
+    let nodes = if folded.len() <= NODES_LISTED_BYTES_MAX { folded } else { counted(reservation.nodes.len(), "node") };
+    let Reservation { name, start, end, tenants, users, .. } = reservation;
+    let subjects = if tenants.len() + users.len() <= 16 {
+        reservation.subjects_text()
+    } else {
+        format!("{} and {}", counted(tenants.len(), "tenant"), counted(users.len(), "user"))
+    };
+    format!("{name}: {nodes} from {start} to {end}, for {subjects}")
+}
