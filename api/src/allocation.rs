@@ -30,7 +30,10 @@ pub struct UnknownState(pub String);
 /// known; `reason` is why it ended, or why it is in the queue again.
 pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
     let ms = |time: Option<Timestamp>| time.map_or(0, |t| t.0);
-    let spec = &allocation.spec;
+    let claimed = u32::try_from(allocation.shares.len()).unwrap_or(u32::MAX);
+    // Of work whose ranks are spread, the form that has nodes.
+    let form = allocation.spec.spread.filter(|_| claimed > 0).map(|_| allocation.spec.spread_over(claimed));
+    let spec = form.as_ref().unwrap_or(&allocation.spec);
     let (uenv, uenv_sha256) =
         spec.uenv.as_ref().map_or_else(Default::default, |image| (image.path.to_string_lossy().into_owned(), image.sha256.clone()));
     let ended = allocation.reason.as_ref().filter(|_| allocation.state.is_terminal());

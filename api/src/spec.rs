@@ -101,6 +101,7 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         tags: spec.tags.clone().into_iter().collect(),
         nodes,
         nodes_max,
+        spread: spec.resources.as_ref().and_then(|resources| resources.spread.as_ref()).map(share::amount_to_model),
         share,
         constraints,
         tasks_per_node,
@@ -184,6 +185,7 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
             nodelist: spec.constraints.nodes.iter().map(ToString::to_string).collect(),
             exclude: spec.constraints.excluded.iter().map(ToString::to_string).collect(),
             nodes_max: spec.nodes_max.unwrap_or_default(),
+            spread: spec.spread.as_ref().map(amount),
             topology: topology_name(&spec.constraints),
             ..share::from_model(spec.nodes, spec.share.as_ref())
         }),

@@ -276,6 +276,15 @@ impl Allocation {
         self.spec.tasks.as_deref().filter(|_| self.is_task_group())?.indices.index_of(ordinal)
     }
 
+    /// Its record with the specification of its form on this many nodes, if its ranks are spread; otherwise as it is.
+    pub fn spread_over(self: &Arc<Self>, nodes: usize) -> Arc<Self> {
+        if self.spec.spread.is_none() {
+            return Arc::clone(self);
+        }
+        let spec = self.spec.spread_over(u32::try_from(nodes).unwrap_or(u32::MAX));
+        Arc::new(Self { spec: Arc::new(spec), ..Self::clone(self) })
+    }
+
     /// The head node, where its script runs and its launches are coordinated; `None` before the
     /// first claim.
     pub fn head(&self) -> Option<&NodeId> {

@@ -3,6 +3,7 @@
 
 mod node_choice;
 mod scaling;
+mod spread;
 mod tasks;
 mod timing;
 
@@ -82,6 +83,10 @@ pub struct AllocationSpec {
     /// The most nodes that it gets, if more than `nodes` are free when it begins. `None`: exactly `nodes`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes_max: Option<u32>,
+    /// Set if its ranks are spread over the fewest nodes that hold them, of `nodes` to `nodes_max`: the part of `share`
+    /// that is for each rank, or the cores of each rank on whole nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<Resources>,
     /// Amount of each node; `None`: whole nodes. An amount of 0 is derived from the others; see
     /// [`share_of`].
     #[serde(default)]
@@ -279,6 +284,7 @@ impl AllocationSpec {
             tags: BTreeMap::new(),
             nodes: 1,
             nodes_max: None,
+            spread: None,
             share: None,
             constraints: Constraints::default(),
             tasks_per_node: 1,
@@ -407,6 +413,7 @@ impl AllocationSpec {
         }
         self.validate_nodelist()?;
         self.validate_node_choice()?;
+        self.validate_spread()?;
         self.validate_dependencies()?;
         self.validate_tasks()?;
         self.validate_scaling()?;

@@ -315,6 +315,8 @@ impl Request {
             tags: _,
             nodes,
             nodes_max,
+            // Traced as its form on the fewest nodes.
+            spread,
             share,
             constraints,
             tasks_per_node,
@@ -357,7 +359,7 @@ impl Request {
         };
         Self {
             nodes: *nodes,
-            nodes_max: *nodes_max,
+            nodes_max: nodes_max.filter(|_| spread.is_none()),
             share: share.map(|Resources { cores, memory_bytes, gpus }| Amount { cores, memory_bytes, gpus }),
             tasks_per_node: *tasks_per_node,
             gpus_per_task: binding.gpus_per_task,

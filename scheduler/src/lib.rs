@@ -44,6 +44,7 @@ mod score;
 mod settling;
 mod sooner;
 mod span;
+mod spread;
 mod standing;
 mod state;
 mod table;
@@ -101,6 +102,8 @@ mod replicas_tests;
 mod score_tests;
 #[cfg(test)]
 mod share_policy_tests;
+#[cfg(test)]
+mod spread_tests;
 #[cfg(test)]
 mod state_tests;
 #[cfg(test)]

@@ -45,8 +45,32 @@ pub fn never_serves(named: Option<&VCluster>, spec: &AllocationSpec, node: &Node
 }
 
 /// Checks whether enough registered nodes could ever serve the work, with those that other vClusters
-/// lend to it; `None`: they could.
+/// lend to it; `None`: they could. Work whose ranks are spread over nodes needs one form that they could serve.
 pub fn misfit<'a>(nodes: impl Iterator<Item = &'a Node>, vclusters: &BTreeMap<String, VCluster>, spec: &AllocationSpec) -> Option<Misfit> {
+    if spec.spread.is_none() {
+        return misfit_of_form(nodes, vclusters, spec);
+    }
+    let nodes: Vec<&Node> = nodes.collect();
+    let holds_one = |form: &AllocationSpec| {
+        let holds = |node: &&Node| node.size.holds(&form.amount_of(&node.size)) && node.size.cores >= form.constraints.cores;
+        nodes.iter().any(holds)
+    };
+    let mut last = None;
+    let mut forms = spec.spread_counts().map(|count| spec.spread_over(count)).peekable();
+    while let Some(form) = forms.next() {
+        if holds_one(&form) || forms.peek().is_none() {
+            last = Some(misfit_of_form(nodes.iter().copied(), vclusters, &form)?);
+        }
+    }
+    last.map(|misfit| Misfit { wants: wants(spec), ..misfit })
+}
+
+/// The same for one number of nodes or one range.
+fn misfit_of_form<'a>(
+    nodes: impl Iterator<Item = &'a Node>,
+    vclusters: &BTreeMap<String, VCluster>,
+    spec: &AllocationSpec,
+) -> Option<Misfit> {
     let named = vclusters.get(&spec.vcluster);
     let is_lent = |node: &Node| VCluster::lends(|name| vclusters.get(name), node, spec, 0);
     let mut fit = Vec::new();
@@ -93,9 +117,17 @@ fn in_groups<'n>(spec: &AllocationSpec, nodes: impl Iterator<Item = &'n Node>) -
 /// What the work asks for, for people.
 pub fn wants(spec: &AllocationSpec) -> String {
     let wants = match &spec.share {
+        _ if spec.spread.is_some() && spec.nodes_max.is_some() => {
+            let each = spec.spread.unwrap_or_default();
+            format!("wants {each} for each of {}, in equal parts on {}", counted(spec.launch.ranks, "rank"), spec.nodes_text())
+        }
         None => format!("wants {}", spec.nodes_text()),
         Some(share) if spec.nodes_most() == 1 => format!("wants {share} of one node"),
         Some(share) => format!("wants {share} of each of {}", spec.nodes_text()),
+    };
+    let wants = match spec.nodes_max {
+        None if spec.spread.is_some() && spec.nodes > 1 => format!("{wants} for {}", counted(spec.launch.ranks, "rank")),
+        None | Some(_) => wants,
     };
     let wants = if spec.constraints.conformance { format!("{wants} of one conformance group") } else { wants };
     let wants = match spec.constraints.topology {

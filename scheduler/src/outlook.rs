@@ -278,7 +278,9 @@ impl Plan<'_> {
         if let Some((_, text)) = self.excluded(planned) {
             return format!("{wants}; {possible} could serve it without those that are excluded for it: it waits for {text}");
         }
-        let misfit = misfit(view.nodes.values(), &view.vclusters, &allocation.spec).map(|misfit| misfit.summary());
+        // Of work whose ranks are spread, not of one form alone.
+        let spec = view.allocations.get(&allocation.id).map_or(&allocation.spec, |allocation| &allocation.spec);
+        let misfit = misfit(view.nodes.values(), &view.vclusters, spec).map(|misfit| misfit.summary());
         match misfit {
             Some(misfit) => format!("{misfit}: it waits until there are more"),
             None if borrows(&view.vclusters, self.queues[planned.queue].name) => {

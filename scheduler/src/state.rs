@@ -22,6 +22,7 @@ use crate::classes::Classes;
 use crate::columns::{Columns, is_alike};
 use crate::held::Held;
 use crate::owners::Owners;
+use crate::spread;
 use crate::table::Changed;
 use crate::view::View;
 use lattice_model::{Allocation, AllocationId, Node};
@@ -39,6 +40,9 @@ pub struct State {
     pub(crate) backlog: Backlog,
     /// What waits, each with the number of its class.
     pub(crate) waiting: BTreeMap<AllocationId, (Arc<Allocation>, usize)>,
+    /// Of what waits and is spread over nodes: its other forms, on the fewest nodes first. `waiting` has the first form that
+    /// its nodes could ever serve.
+    pub(crate) other_forms: BTreeMap<AllocationId, Vec<(Arc<Allocation>, usize)>>,
     /// What has nodes, or had and has not released them all.
     pub(crate) holders: BTreeMap<AllocationId, Arc<Allocation>>,
 }
@@ -102,8 +106,7 @@ impl State {
         self.owners.add(allocation);
         self.backlog.add(allocation);
         if allocation.waits() {
-            let class = self.classes.add(&self.columns, &self.view, &self.owners, allocation);
-            self.waiting.insert(allocation.id, (Arc::clone(allocation), class));
+            self.add_waiting(allocation);
         }
         if !allocation.state.is_without_nodes() {
             self.held.add(&self.columns, allocation, self.owners.number(allocation));
@@ -111,9 +114,26 @@ impl State {
         }
     }
 
+    fn add_waiting(&mut self, allocation: &Arc<Allocation>) {
+        let mut forms = Vec::new();
+        for form in spread::forms(&self.columns, allocation) {
+            let class = self.classes.add(&self.columns, &self.view, &self.owners, &form);
+            forms.push((form, class));
+        }
+        let is_possible = |(form, class): &(Arc<Allocation>, usize)| self.classes.all[*class].possible() >= form.spec.nodes as usize;
+        let first = forms.iter().position(is_possible).unwrap_or(0);
+        self.waiting.insert(allocation.id, forms.remove(first));
+        if !forms.is_empty() {
+            self.other_forms.insert(allocation.id, forms);
+        }
+    }
+
     fn remove(&mut self, allocation: &Allocation) {
         self.backlog.remove(allocation);
         if let Some((_, class)) = self.waiting.remove(&allocation.id) {
+            self.classes.remove(class);
+        }
+        for (_, class) in self.other_forms.remove(&allocation.id).unwrap_or_default() {
             self.classes.remove(class);
         }
         if self.holders.remove(&allocation.id).is_some() {
@@ -124,7 +144,7 @@ impl State {
     /// Forgets the classes of which nothing waits any more.
     fn number_classes(&mut self) {
         self.classes = Classes::default();
-        for (allocation, class) in self.waiting.values_mut() {
+        for (allocation, class) in self.waiting.values_mut().chain(self.other_forms.values_mut().flatten()) {
             *class = self.classes.add(&self.columns, &self.view, &self.owners, allocation);
         }
     }

@@ -351,6 +351,7 @@ impl SubmitFlags {
             ("--project", self.project.is_some()),
             ("--preemption-class", self.preemption_class.is_some()),
             ("--no-preempt", self.no_preempt),
+            ("--spread", self.layout.spread),
         ];
         let given = given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag);
         self.first_share_option()

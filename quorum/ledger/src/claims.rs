@@ -47,8 +47,9 @@ impl Ledger {
         self.not_while_it_may_run(&allocation)?;
         let run_lease_ms = self.run_lease_of(&allocation.spec)?;
         well_formed(&allocation, claim)?;
+        let form = allocation.spread_over(claim.shares.len());
         let mut conflicts: Vec<Conflict> =
-            claim.shares.iter().filter_map(|share| self.conflict(&allocation, share)).take(CONFLICTS_MAX).collect();
+            claim.shares.iter().filter_map(|share| self.conflict(&form, share)).take(CONFLICTS_MAX).collect();
         if conflicts.is_empty() {
             conflicts = self.of_other_groups(&allocation, claim);
         }

@@ -460,6 +460,7 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
         tags,
         nodes: _,
         nodes_max: _,
+        spread: _,
         share: _,
         constraints,
         tasks_per_node: _,

@@ -159,7 +159,7 @@ pub const OPTIONS: &[SlurmOption] = &[
     valued(ALL, 'F', "nodefile", "nodes.txt", Rule::By(places::node_file)),
     valued(ALL, 'w', "nodelist", "n[1-2]", Rule::Word("--nodelist")),
     valued(ALL, 'N', "nodes", "2-4", Rule::Word("--nodes")),
-    valued(ALL, 'n', "ntasks", "8", Rule::Word("--ntasks")).with("without -N and --ntasks-per-node: on one node that has so many cores"),
+    valued(ALL, 'n', "ntasks", "8", Rule::Word("--ntasks")).with("without -N and --ntasks-per-node: on the fewest nodes that have the cores free"),
     valued(ALL, NONE, "ntasks-per-core", "1", Rule::By(amounts::ranks_of_core)).with("only 1"),
     valued(ALL, NONE, "ntasks-per-gpu", "2", Rule::By(amounts::ranks_of_gpu)).with("with --gpus-per-node, --gres or --gpus"),
     valued(ALL, NONE, "ntasks-per-node", "4", Rule::Word("--tasks-per-node")),
