@@ -222,7 +222,7 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
 pub fn topology_name(constraints: &Constraints) -> String {
     match constraints.topology {
         Topology::Any => String::new(),
-        given @ (Topology::Tight | Topology::AtMost(_)) => given.to_string(),
+        given @ (Topology::Tight | Topology::AtMost(_) | Topology::Contiguous) => given.to_string(),
     }
 }
 

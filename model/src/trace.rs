@@ -288,7 +288,8 @@ impl Wanted {
         let Constraints { features, choice, cores, gpus, memory_bytes, conformance, nodes, excluded, topology, same_numa, cxl_memory } =
             constraints.clone();
         let (tight, groups_max) = match topology {
-            Topology::Any => (false, 0),
+            // That nodes follow each other is not traced.
+            Topology::Any | Topology::Contiguous => (false, 0),
             Topology::Tight => (true, 0),
             Topology::AtMost(groups) => (false, groups),
         };

@@ -81,7 +81,7 @@ impl Class {
     /// How many of its candidates could serve one allocation together.
     pub fn possible(&self) -> usize {
         let groups = match self.like.spec.constraints.topology {
-            Topology::Any | Topology::Tight => self.reach.len(),
+            Topology::Any | Topology::Tight | Topology::Contiguous => self.reach.len(),
             Topology::AtMost(groups) => self.reach.len().min(groups as usize),
         };
         groups.checked_sub(1).map_or(0, |last| self.reach[last])
@@ -97,7 +97,7 @@ impl Class {
     /// Of how many topology groups the nodes of one of its allocations may be.
     pub fn groups_max(&self, allocation: &Allocation) -> usize {
         match self.like.spec.constraints.topology {
-            Topology::Any => grouping::ANY,
+            Topology::Any | Topology::Contiguous => grouping::ANY,
             Topology::Tight => self.groups_needed(allocation.spec.nodes).unwrap_or(grouping::ANY),
             Topology::AtMost(groups) => groups as usize,
         }
@@ -220,10 +220,10 @@ impl Classes {
     }
 }
 
-/// Whether it asks for nodes by their names, or leaves some out: not all nodes of a kind can serve it.
+/// Whether it asks for nodes by their names, or leaves some out: not all nodes of a kind can serve it equally well.
 fn is_by_name(allocation: &Allocation) -> bool {
     let constraints = &allocation.spec.constraints;
-    !constraints.nodes.is_empty() || !constraints.excluded.is_empty()
+    !constraints.nodes.is_empty() || !constraints.excluded.is_empty() || grouping::is_contiguous(&allocation.spec)
 }
 
 /// The fitness of the best candidate's wiring. All nodes of a kind are wired alike.

@@ -95,6 +95,8 @@ mod borrowing_tests;
 #[cfg(test)]
 mod choice_tests;
 #[cfg(test)]
+mod contiguous_tests;
+#[cfg(test)]
 mod grouping_tests;
 #[cfg(test)]
 mod replicas_tests;

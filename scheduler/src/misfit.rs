@@ -1,5 +1,6 @@
 //! Whether the registered nodes could ever serve work, whatever their state and their present load.
 
+use crate::grouping::is_contiguous;
 use lattice_model::count::counted;
 use lattice_model::feature_choice::{FeatureSet, Together, has_all};
 use lattice_model::{AllocationSpec, Node, NodeId, Topology, VCluster, hostlist};
@@ -73,16 +74,20 @@ fn misfit_of_form<'a>(
 ) -> Option<Misfit> {
     let named = vclusters.get(&spec.vcluster);
     let is_lent = |node: &Node| VCluster::lends(|name| vclusters.get(name), node, spec, 0);
-    let mut fit = Vec::new();
+    let (mut all, mut fit) = (Vec::new(), Vec::new());
     let mut reasons: BTreeMap<String, Vec<NodeId>> = BTreeMap::new();
     for node in nodes {
+        all.push(&node.id);
         let foreign = VCluster::keeps_off(named, node).filter(|_| !is_lent(node));
         match foreign.or_else(|| spec.never_served_by(node)) {
             None => fit.push(node),
             Some(why) => reasons.entry(why).or_default().push(node.id.clone()),
         }
     }
-    let fitting = serving_together(spec, &fit);
+    let fitting = match is_contiguous(spec) {
+        true => hostlist::longest_run(all, &fit.iter().map(|node| &node.id).collect()),
+        false => serving_together(spec, &fit),
+    };
     if fitting >= spec.nodes as usize {
         return None;
     }
@@ -133,7 +138,8 @@ pub fn wants(spec: &AllocationSpec) -> String {
     let wants = match spec.constraints.topology {
         Topology::Tight if spec.nodes_most() > 1 => format!("{wants} in as few topology groups as possible"),
         Topology::AtMost(groups) if spec.nodes_most() > 1 => format!("{wants} in at most {}", counted(groups, "topology group")),
-        Topology::Tight | Topology::AtMost(_) | Topology::Any => wants,
+        Topology::Contiguous if spec.nodes_most() > 1 => format!("{wants} that follow each other by name"),
+        Topology::Tight | Topology::AtMost(_) | Topology::Contiguous | Topology::Any => wants,
     };
     match spec.constraints.together() {
         Some(together) if spec.nodes_most() > 1 => format!("{wants}, {together}"),

@@ -14,6 +14,7 @@ use crate::borrowing::{Lent, borrows};
 use crate::choice;
 use crate::classes::Classes;
 use crate::draft::{Draft, Service};
+use crate::grouping;
 use crate::headroom::{Headroom, Obstacle};
 use crate::order::{Ordered, Queue, Waiting};
 use crate::replicas::service_of;
@@ -410,7 +411,7 @@ impl<'a> Planner<'a> {
         match reserve::find(&self.state, &self.classes.all[class], self.headroom.quotas_later(), allocation, floor_ms) {
             Found::Reservation(reservation) => {
                 // Nothing behind the first begins now, whatever is free.
-                let may_preempt = !(is_fifo && progress.is_stopped);
+                let may_preempt = !(is_fifo && progress.is_stopped) && !grouping::is_contiguous(&allocation.spec);
                 (progress.is_stopped, progress.floor_ms) = (true, reservation.start_ms);
                 progress.reservations += 1;
                 let end_ms = reservation.start_ms.saturating_add(duration_ms(&allocation.spec));
@@ -468,7 +469,8 @@ impl<'a> Planner<'a> {
                 Decision::Begins(_) | Decision::NotReached | Decision::NoOtherNode | Decision::Blocked { .. } => continue,
             }
             let progress = &mut self.progress[queue];
-            if !may_borrow[queue] || progress.looks_left == 0 || self.headroom.obstacle(allocation).is_some() {
+            let is_alone = grouping::is_contiguous(&allocation.spec);
+            if !may_borrow[queue] || is_alone || progress.looks_left == 0 || self.headroom.obstacle(allocation).is_some() {
                 continue;
             }
             let Some(longest_ms) = duration_at_ms(&allocation.spec, self.state.now_ms) else { continue };

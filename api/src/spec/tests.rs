@@ -82,7 +82,7 @@ fn topology_groups_are_asked_for_with_their_own_field() {
     message.resources.as_mut().unwrap().topology = "tight".into();
     assert_eq!(to_model(&message).map(|model| model.constraints.topology), Ok(Topology::Tight));
     constrain(&mut message, "topology", "tight");
-    let why = "topology is asked for with --topology any or --topology tight (in a request: resources.topology)".into();
+    let why = "topology is asked for with --topology any or --topology tight or --topology contiguous (in a request: resources.topology)".into();
     assert_eq!(to_model(&message), Err(SpecError::Invalid { field: "constraint", why }));
 }
 

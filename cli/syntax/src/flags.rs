@@ -69,7 +69,7 @@ pub struct SubmitFlags {
     pub constraint: Vec<String>,
     /// Of how many topology groups (parts of the network) the nodes may be: any; tight (as few as the cluster's nodes
     /// allow: it waits for nodes of one group, or, if none is large enough, of as few as possible); or a number (at most
-    /// so many) [default: any]
+    /// so many). Or contiguous: nodes that follow each other by their names [default: any]
     #[arg(long, value_name = "HOW", overrides_with = "topology", value_parser = parse_topology)]
     pub topology: Option<Topology>,
     /// Implied by the amounts above; alone it is refused
@@ -409,7 +409,7 @@ fn parse_topology(text: &str) -> Result<Topology, TopologyError> {
 
 /// The text is not a choice of topology groups.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{0:?} is not any, tight, or a number of groups such as 2")]
+#[error("{0:?} is not any, tight, contiguous, or a number of groups such as 2")]
 struct TopologyError(String);
 
 /// `--export`.

@@ -15,6 +15,7 @@ pub fn trials() -> Vec<Trial> {
         CHOICES.test("work_waits_for_nodes_that_have_what_it_asks_for_together", &[], waits),
         CHOICES.test("what_no_nodes_have_or_does_not_fit_is_refused_in_words", &[], refused),
         CHOICES.test("amounts_of_cores_gpus_and_all_nodes_are_the_shares_of_each_node", &[], amounts),
+        CHOICES.test("contiguous_nodes_follow_each_other_by_their_names", &[], contiguous),
         CHOICES.test("ranks_are_spread_over_the_fewest_nodes_that_hold_them", &[], spread),
     ]
 }
@@ -123,6 +124,22 @@ fn amounts(world: &World) {
     assert_eq!([&whole["exclude"], &whole["features"]], [&json!(["n2"]), &json!("(red|blue)")], "{whole}");
     let seen = lines(world, &["-G", "4", "-N", "2", "-n", "2", "--mem-per-gpu=16M"], "echo $LATTICE_SIMULATED_VISIBLE_DEVICES");
     assert!(seen.len() == 2 && seen.iter().all(|gpus| gpus.split(',').count() == 2), "{seen:?}");
+}
+
+fn contiguous(world: &World) {
+    let holds = world.submit(&["-w", "n2", "--", "/bin/sleep", "300"]);
+    world.running(&holds);
+    assert_eq!(lines(world, &["-N", "2", "--topology", "contiguous"], "echo $LATTICE_NODE"), ["n3", "n4"]);
+    let script = world.script("contiguous.sh", "#!/bin/sh\n#SBATCH -N 3 --contiguous -t 5\necho on $SLURM_JOB_NODELIST\n");
+    let waits = world.submit(&[&script]);
+    let explanation = world.ok(&["explain", &waits]);
+    assert!(explanation.contains("wants 3 nodes that follow each other by name"), "{explanation}");
+    world.ok(&["cancel", &holds]);
+    world.completed(&waits);
+    let log = world.log(&waits);
+    assert!(log.contains("on n[1-3]") || log.contains("on n[2-4]"), "{log}");
+    let refused = world.run(&["submit", "-N", "5", "--topology", "contiguous", "--", "/bin/true"]);
+    assert!(refused.code() == 4 && refused.err().contains("this cluster has 4 that could ever serve it"), "{}", refused.err());
 }
 
 fn spread(world: &World) {

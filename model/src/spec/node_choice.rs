@@ -7,8 +7,12 @@ use crate::spec_error::SpecError;
 
 impl AllocationSpec {
     pub(super) fn validate_node_choice(&self) -> Result<(), SpecError> {
-        let Some(together) = self.constraints.together() else { return Ok(()) };
         let refuse = |why: String| Err(invalid("constraint", why));
+        let is_contiguous = self.constraints.topology == Topology::Contiguous;
+        if is_contiguous && (self.constraints.conformance || self.constraints.together().is_some()) {
+            return refuse("nodes next to each other have what they have: leave require_conformance, [...] and numbers of nodes out".to_owned());
+        }
+        let Some(together) = self.constraints.together() else { return Ok(()) };
         if self.scaling.is_some() {
             return refuse("each replica gets its node by itself: leave [...] and numbers of nodes (a*2) out".to_owned());
         }
@@ -45,6 +49,9 @@ mod tests {
         assert_eq!(checked("[a|b]", 2, Topology::Tight), Ok(()));
         let why = "constraint: 2 with a and 4 with b are 6 nodes, and it asks for 5 nodes: give -N at least as many";
         assert_eq!(checked("a*2&b*4", 5, Topology::Any), Err(why.to_owned()));
+        let why = "constraint: nodes next to each other have what they have: leave require_conformance, [...] and numbers of nodes out";
+        assert_eq!(checked("[a|b]", 2, Topology::Contiguous), Err(why.to_owned()));
+        assert_eq!(checked("a|b", 2, Topology::Contiguous), Ok(()));
         let why = "constraint: 1 with a, and nodes of few topology groups: leave --topology out, or the numbers";
         assert_eq!(checked("a*1", 2, Topology::Tight), Err(why.to_owned()));
     }

@@ -7,7 +7,7 @@ use super::{ApplyContext, Holding, Ledger, Outcome, Subject};
 use lattice_model::count::{counted, is_or_are};
 use lattice_model::{
     Allocation, AllocationId, AllocationState, AuditAction, Claim, Epoch, Exclusion, Leaving, NodeId, Resources, Shares, Topology,
-    WorkOwner,
+    WorkOwner, hostlist,
 };
 use std::collections::BTreeSet;
 
@@ -54,7 +54,8 @@ impl Ledger {
             conflicts = self.of_other_groups(&allocation, claim);
         }
         if conflicts.is_empty() {
-            conflicts.extend(self.of_other_features(&allocation, claim).or_else(|| self.of_too_many_groups(&allocation, claim)));
+            let together = self.of_other_features(&allocation, claim).or_else(|| self.of_too_many_groups(&allocation, claim));
+            conflicts.extend(together.or_else(|| self.of_scattered_nodes(&allocation, claim)));
         }
         if !conflicts.is_empty() {
             return Err(Refusal::Conflict { conflicts });
@@ -172,6 +173,15 @@ impl Ledger {
         let groups = nodes.map(|node| node.topology_group.as_deref()).collect::<BTreeSet<_>>().len();
         let first = claim.shares.first().filter(|_| groups > most as usize)?;
         let why = format!("and the others are of {}; at most {most} {} asked for", counted(groups, "topology group"), is_or_are(most));
+        Some(Conflict { node: first.node.clone(), holder: None, why })
+    }
+
+    /// A conflict if its nodes do not follow each other by their names, and the allocation asks for that.
+    fn of_scattered_nodes(&self, allocation: &Allocation, claim: &Claim) -> Option<Conflict> {
+        let is_asked = allocation.spec.constraints.topology == Topology::Contiguous;
+        let nodes: BTreeSet<&NodeId> = claim.shares.iter().filter(|_| is_asked).map(|share| &share.node).collect();
+        let first = claim.shares.first().filter(|_| hostlist::longest_run(self.nodes.keys(), &nodes) < nodes.len())?;
+        let why = "and the others do not follow each other by their names, as is asked for".to_owned();
         Some(Conflict { node: first.node.clone(), holder: None, why })
     }
 

@@ -31,6 +31,9 @@ pub(super) fn complete(command: Command, all: &[Given], job: &mut Job) -> Result
             return Err(refusal(given, &ValueError::not_honoured(second, SOCKETS_BOUND)));
         }
     }
+    if let Some(given) = find(all, "contiguous").filter(|_| find(all, "switches").is_some()) {
+        return Err(refusal(given, &ValueError::not_honoured("--contiguous", "leave it or --switches out: nodes have one of the two orders")));
+    }
     if let Some(given) = find(all, "mail-user").filter(|_| find(all, "mail-type").is_none()) {
         // Nothing is sent, and the quorum refuses an address for nothing.
         job.pieces.iter_mut().for_each(|piece| piece.words.retain(|word| !word.starts_with("--mail-user=")));

@@ -78,7 +78,7 @@ pub const OPTIONS: &[SlurmOption] = &[
     valued(ALL, 'C', "constraint", "gpu&nvme_scratch", Rule::By(places::constraint)),
     valued(ALL, NONE, "container", "bundle", Rule::Refused(IMAGE)),
     valued(ALL, NONE, "container-id", "x", Rule::Refused(IMAGE)),
-    flag(ALL, NONE, "contiguous", Rule::Refused("use --switches=1: all nodes are of one topology group")),
+    flag(ALL, NONE, "contiguous", Rule::Plain("--topology=contiguous")).with("not together with --switches"),
     valued(ALL, 'S', "core-spec", "1", Rule::Refused(NO_SYSTEM_CORES)),
     valued(ALL, NONE, "cores-per-socket", "8", Rule::Refused(NODES_BY_FEATURES)),
     valued(ALL, NONE, "cpu-bind", "cores", Rule::By(places::cpu_bind))
