@@ -91,6 +91,9 @@ pub struct AllocationSpec {
     /// [`share_of`].
     #[serde(default)]
     pub share: Option<Resources>,
+    /// Whether its shares are on a node only with shares of the same user, beside what the share policy says.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exclusive_user: bool,
     /// Requirements for each node.
     #[serde(default)]
     pub constraints: Constraints,
@@ -286,6 +289,7 @@ impl AllocationSpec {
             nodes_max: None,
             spread: None,
             share: None,
+            exclusive_user: false,
             constraints: Constraints::default(),
             tasks_per_node: 1,
             binding: RankBinding::default(),

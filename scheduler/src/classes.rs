@@ -7,7 +7,7 @@ use crate::likeness::{hash, is_alike};
 use crate::locality;
 use crate::misfit;
 use crate::node_set::NodeSet;
-use crate::owners::Owners;
+use crate::owners::{Owners, Who};
 use crate::replicas::service_of;
 use crate::span::Part;
 use crate::view::View;
@@ -26,8 +26,7 @@ pub type Kinds = Arc<[bool]>;
 /// Beside what on a node a share may be. The same for all that want whole nodes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Beside {
-    /// Whose it is: see [`crate::owners::Owners`].
-    who: u32,
+    who: Who,
     /// The service of which it is a replica, if it is one.
     replica_of: Option<AllocationId>,
 }
@@ -35,9 +34,9 @@ struct Beside {
 impl Beside {
     fn of(owners: &Owners, allocation: &Allocation) -> Self {
         if allocation.spec.share.is_none() {
-            return Self { who: 0, replica_of: None };
+            return Self { who: Who::default(), replica_of: None };
         }
-        Self { who: owners.number(allocation), replica_of: service_of(allocation) }
+        Self { who: owners.who(allocation), replica_of: service_of(allocation) }
     }
 }
 

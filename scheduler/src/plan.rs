@@ -500,7 +500,7 @@ impl<'a> Planner<'a> {
     }
 
     fn hold(&mut self, allocation: &Allocation, nodes: &[usize], start_ms: u64, end_ms: u64) {
-        let (has_end, who) = (allocation.spec.walltime.is_some(), self.state.kept.owners.number(allocation));
+        let (has_end, who) = (allocation.spec.walltime.is_some(), self.state.kept.owners.who(allocation));
         let replica_of = service_of(allocation);
         if start_ms > self.state.now_ms {
             self.starts.insert(start_ms);

@@ -97,7 +97,7 @@ fn a_leaving_share_is_its_owners_without_a_record_and_somebody_elses_without_an_
     assert_eq!(why, [(n1.clone(), WhyNot::Apart { by: id(99), work: "work whose owner is not known" })]);
     // The user of the work that waits, and another one.
     for (uid, is_placed) in [(1, true), (2, false)] {
-        v.nodes.get_mut(&n1).unwrap().leaving[0].owner = Some(WorkOwner { uid, tenant: "chemistry".into() });
+        v.nodes.get_mut(&n1).unwrap().leaving[0].owner = Some(WorkOwner { uid, tenant: "chemistry".into(), is_exclusive: false });
         assert_eq!(placed(&v).len(), usize::from(is_placed), "user {uid}");
         let why = explain(&v, &v.allocations[&id(11)], NOW).nodes;
         let kept_apart = WhyNot::Apart { by: id(99), work: "work of another user" };

@@ -50,7 +50,7 @@ pub struct State {
 impl From<View> for State {
     fn from(view: View) -> Self {
         let columns = Columns::of(&view);
-        let mut state = Self { held: Held::none(&columns), owners: Owners::of(view.share_policy), columns, view, ..Self::default() };
+        let mut state = Self { held: Held::none(&columns), owners: Owners::of(&view), columns, view, ..Self::default() };
         let all: Vec<Arc<Allocation>> = state.view.allocations.shared().cloned().collect();
         all.iter().for_each(|allocation| state.add(allocation));
         state
@@ -68,12 +68,14 @@ impl State {
     pub fn apply(&mut self, view: View) {
         let nodes = self.view.nodes.changes(&view.nodes);
         let are_rules_equal = self.view.vclusters == view.vclusters && self.view.share_policy == view.share_policy;
-        if !are_rules_equal || !nodes.iter().all(stays_alike) {
+        let is_exclusive_node = |(_, node): &Changed<Node>| self.owners.would_tell_users_apart(None, node.as_deref());
+        if !are_rules_equal || !nodes.iter().all(stays_alike) || nodes.iter().any(is_exclusive_node) {
             self.make_anew(view);
             return;
         }
         let allocations = self.view.allocations.changes(&view.allocations);
-        if allocations.len() > self.view.allocations.len().max(view.allocations.len()) / 2 {
+        let is_exclusive = |(_, allocation): &Changed<Allocation>| self.owners.would_tell_users_apart(allocation.as_deref(), None);
+        if allocations.iter().any(is_exclusive) || allocations.len() > self.view.allocations.len().max(view.allocations.len()) / 2 {
             self.make_anew(view);
             return;
         }
@@ -109,7 +111,7 @@ impl State {
             self.add_waiting(allocation);
         }
         if !allocation.state.is_without_nodes() {
-            self.held.add(&self.columns, allocation, self.owners.number(allocation));
+            self.held.add(&self.columns, allocation, self.owners.who(allocation));
             self.holders.insert(allocation.id, Arc::clone(allocation));
         }
     }

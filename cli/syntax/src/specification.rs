@@ -5,7 +5,7 @@
 use crate::UsageError;
 use crate::civil::Clock;
 use crate::constraints::{Asked, constraints};
-use crate::flags::{SubmitFlags, tags_once};
+use crate::flags::{Exclusive, SubmitFlags, tags_once};
 use crate::scaling::ScalingFlags;
 use crate::share::{self, Amounts};
 use crate::spread;
@@ -69,7 +69,7 @@ pub fn build(flags: &SubmitFlags, program: Program, context: Context) -> Result<
     let Context { tenant, vcluster, mut env, dir, nodelist, exclude, pmi, clock } = context;
     let utf8 = |dir: &Path| dir.to_str().map(str::to_owned).ok_or_else(|| UsageError::new("the working directory's name is not UTF-8"));
     let (working_dir, submit_dir) = (utf8(&flags.working_dir(&dir))?, utf8(&dir)?);
-    if let Some(share) = flags.first_share_option().filter(|_| flags.exclusive) {
+    if let Some(share) = flags.first_share_option().filter(|_| flags.exclusive == Some(Exclusive::Nodes)) {
         return Err(UsageError::new(format!("--exclusive asks for whole nodes, and {share} for a share of each node: leave one out")));
     }
     let named = u32::try_from(nodelist.len()).unwrap_or(u32::MAX);
@@ -124,6 +124,7 @@ pub fn build(flags: &SubmitFlags, program: Program, context: Context) -> Result<
             memory_gb: flags.memory_gb.unwrap_or_default(),
             gpus,
             exclude: exclude.iter().map(ToString::to_string).collect(),
+            exclusive_user: flags.exclusive == Some(Exclusive::User),
             spread: spread.map(|each| v1::Amount { cores: each.cores, memory_bytes: each.memory_bytes, gpus: each.gpus }),
         }),
         lifecycle: Some(v1::Lifecycle {
@@ -204,7 +205,7 @@ mod tests {
         assert_eq!((spec.env["A"].as_str(), spec.env["B"].as_str()), ("1", "2"));
         let resources = spec.resources.unwrap();
         assert_eq!((resources.nodes, resources.nodelist), (2, vec!["n2".to_owned(), "n1".to_owned()]));
-        let both = SubmitFlags { exclusive: true, mem: Some(1 << 30), ..Default::default() };
+        let both = SubmitFlags { exclusive: Some(Exclusive::Nodes), mem: Some(1 << 30), ..Default::default() };
         let refused = build(&both, Program::Session, context).unwrap_err();
         assert!(refused.what.contains("--exclusive") && refused.what.contains("--mem"), "{refused}");
     }

@@ -6,8 +6,8 @@ use super::timing::granted_walltime;
 use super::{ApplyContext, Holding, Ledger, Outcome, Subject};
 use lattice_model::count::{counted, is_or_are};
 use lattice_model::{
-    Allocation, AllocationId, AllocationState, AuditAction, Claim, Epoch, Exclusion, Leaving, NodeId, Resources, Shares, Topology,
-    WorkOwner, hostlist,
+    Allocation, AllocationId, AllocationState, AuditAction, Claim, Epoch, Exclusion, Leaving, Node, NodeId, Resources, ShareUser, Shares,
+    Topology, WorkOwner, hostlist,
 };
 use std::collections::BTreeSet;
 
@@ -154,7 +154,8 @@ impl Ledger {
             };
             return against(holder.map(|h| h.allocation), why);
         }
-        let (holder, why) = self.replica_beside(allocation, &share.node).or_else(|| self.kept_apart(allocation, &share.node))?;
+        let apart = self.replica_beside(allocation, &share.node).or_else(|| self.kept_apart(allocation, &share.node));
+        let (holder, why) = apart.or_else(|| self.users_apart(allocation, node))?;
         against(Some(holder), why)
     }
 
@@ -197,10 +198,22 @@ impl Ledger {
         })
     }
 
+    /// The allocation on the node beside which `--exclusive=user`, of either, allows no share of this one, and why.
+    fn users_apart(&self, allocation: &Allocation, node: &Node) -> Option<(AllocationId, String)> {
+        let user = ShareUser::of(allocation);
+        self.holdings(&node.id).iter().find_map(|held| {
+            let leaving = || node.leaving.iter().find(|leaving| leaving.allocation == held.allocation);
+            let of_record = self.allocations.get(&held.allocation).map(|holder| ShareUser::of(holder));
+            let work = user.keeps_apart(of_record.or_else(|| ShareUser::of_leaving(leaving()?)))?;
+            let why = format!("holds {work}, allocation {} (epoch {}): --exclusive=user keeps the two apart", held.allocation, held.epoch);
+            Some((held.allocation, why))
+        })
+    }
+
     /// Updates the node's list of leaving shares, which schedulers see.
     pub(super) fn show_leaving(&mut self, context: &mut ApplyContext, id: &NodeId) {
         let leaves = |h: &Holding| {
-            let owner = self.allocations.get(&h.allocation).map(|a| WorkOwner { uid: a.owner.uid, tenant: a.spec.tenant.clone() });
+            let owner = self.allocations.get(&h.allocation).map(|a| WorkOwner::of(a));
             Leaving { allocation: h.allocation, epoch: h.epoch, resources: h.resources, fenced: h.fenced, owner }
         };
         let held = self.holdings(id).iter();

@@ -298,7 +298,7 @@ pub fn node_bytes(node: &Node) -> usize {
 
 fn leaving_bytes(leaving: &Leaving) -> usize {
     let Leaving { allocation: _, epoch: _, resources: _, fenced: _, owner } = leaving;
-    LEAVING_BYTES + owner.as_ref().map_or(0, |WorkOwner { uid: _, tenant }| text_bytes(tenant))
+    LEAVING_BYTES + owner.as_ref().map_or(0, |WorkOwner { uid: _, tenant, is_exclusive: _ }| text_bytes(tenant))
 }
 
 /// Memory of a list's content; an empty list has no block.
@@ -462,6 +462,7 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
         nodes_max: _,
         spread: _,
         share: _,
+        exclusive_user: _,
         constraints,
         tasks_per_node: _,
         binding: _,

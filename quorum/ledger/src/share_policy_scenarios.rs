@@ -98,7 +98,7 @@ fn a_share_counts_until_its_node_has_released_it() {
     // Its record has no share then, and schedulers do not get it: that of the node has the owner.
     s.done(Action::Cancel { id: id(1), by: user(7) });
     let leaving = &s.ledger.node(&node(0)).unwrap().leaving;
-    assert_eq!(leaving[0].owner, Some(WorkOwner { uid: 7, tenant: "physics".into() }));
+    assert_eq!(leaving[0].owner, Some(WorkOwner { uid: 7, tenant: "physics".into(), is_exclusive: false }));
     assert_eq!(conflict(claim(&mut s, 3, 0)).0, Some(id(1)));
     claim(&mut s, 2, 0).unwrap();
     s.report(0, released(1, epoch));

@@ -32,7 +32,7 @@ pub(super) fn complete(command: Command, all: &[Given], job: &mut Job) -> Result
         }
     }
     if let Some(given) = find(all, "contiguous").filter(|_| find(all, "switches").is_some()) {
-        return Err(refusal(given, &ValueError::not_honoured("--contiguous", "leave it or --switches out: nodes have one of the two orders")));
+        return Err(refusal(given, &ValueError::not_honoured("beside --switches", "leave one of the two out")));
     }
     if let Some(given) = find(all, "mail-user").filter(|_| find(all, "mail-type").is_none()) {
         // Nothing is sent, and the quorum refuses an address for nothing.

@@ -17,7 +17,8 @@ pub(super) fn node_file(value: &str, _: Around<'_>) -> Result<Meaning, ValueErro
 pub(super) fn exclusive(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
     match value {
         "" | "1" | "yes" => Ok(Meaning::word("--exclusive")),
-        other => Err(ValueError::not_honoured(other, "use --exclusive alone: whole nodes, shared with nobody")),
+        "user" => Ok(Meaning::word("--exclusive=user")),
+        other => Err(ValueError::not_honoured(other, "use --exclusive alone: whole nodes, shared with nobody; or --exclusive=user")),
     }
 }
 

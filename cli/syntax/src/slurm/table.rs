@@ -99,7 +99,7 @@ pub const OPTIONS: &[SlurmOption] = &[
     flag(SRUN, NONE, "exact", Rule::Harmless("a step gets the cores that it asks for")),
     valued(ALL, 'x', "exclude", "n[1-2]", Rule::Word("--exclude")),
     perhaps(JOBS, NONE, "exclusive", "", Rule::By(places::exclusive))
-        .with("amounts beside it choose nodes that have at least so much; =user and =mcs are refused"),
+        .with("amounts beside it choose nodes that have at least so much; =user; =mcs is refused"),
     perhaps(SRUN, NONE, "exclusive", "", Rule::Own(Sets::Exclusive, "")),
     valued(SBATCH | SRUN, NONE, "export", "ALL,A=1", Rule::By(values::export)).with("names alone only on a command line"),
     valued(SBATCH, NONE, "export-file", "file", Rule::Refused("have the script read the file: `. FILE`")),
