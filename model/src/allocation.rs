@@ -385,6 +385,12 @@ impl Allocation {
         Timestamp(self.queued_at().0.saturating_add_signed(later_ms))
     }
 
+    /// From when on it takes nodes of any topology groups; `None`: it waits for what it asks as long as it takes.
+    pub fn any_topology_from(&self) -> Option<Timestamp> {
+        let wait = self.spec.topology_wait?;
+        Some(Timestamp(self.queued_at().0.saturating_add(crate::millis(wait))))
+    }
+
     /// Whether events of it may be reported by the site's mail hook: it is what a user submitted, and not a lane or a
     /// replica.
     pub fn has_mail(&self) -> bool {

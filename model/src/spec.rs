@@ -91,6 +91,10 @@ pub struct AllocationSpec {
     /// [`share_of`].
     #[serde(default)]
     pub share: Option<Resources>,
+    /// How long it waits in its queue for nodes as `constraints.topology` asks; then it takes nodes of any groups. `None`:
+    /// as long as it takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology_wait: Option<Duration>,
     /// Whether its shares are on a node only with shares of the same user, beside what the share policy says.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exclusive_user: bool,
@@ -289,6 +293,7 @@ impl AllocationSpec {
             nodes_max: None,
             spread: None,
             share: None,
+            topology_wait: None,
             exclusive_user: false,
             constraints: Constraints::default(),
             tasks_per_node: 1,

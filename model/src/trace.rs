@@ -306,7 +306,8 @@ impl Request {
     pub fn of(spec: &AllocationSpec, user: u32) -> Self {
         // A new field must say here whether it decides. Work that is held is left out of a trace, and work that depends on
         // other work is submitted when it came into its queue. Not traced:
-        // `on_isolation` and the method of a checkpoint, which exclude machines without cgroup v2; `exclusive_user`; `nice`, the deadline and the
+        // `on_isolation` and the method of a checkpoint, which exclude machines without cgroup v2; `exclusive_user`; how long
+        // work waits for topology groups; `nice`, the deadline and the
         // least walltime: a replay orders and ends such work as if it had none.
         let AllocationSpec {
             name: _,
@@ -319,6 +320,7 @@ impl Request {
             // Traced as its form on the fewest nodes.
             spread,
             share,
+            topology_wait: _,
             exclusive_user: _,
             constraints,
             tasks_per_node,

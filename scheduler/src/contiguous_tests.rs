@@ -1,10 +1,11 @@
-//! Work whose nodes follow each other by their names.
+//! Work whose nodes follow each other by their names, and work that waits for topology groups for a limited time.
 
 use crate::backfill_tests::{began, lasting, placed, starts, summary};
 use crate::misfit::misfit;
 use crate::tests::{id, pending, view};
 use lattice_model::test_builders::spec_of;
 use lattice_model::{Allocation, Topology};
+use std::time::Duration;
 
 fn contiguous(n: u64, nodes: u32) -> Allocation {
     let mut allocation = lasting(pending(n, nodes, n), 60);
@@ -47,4 +48,23 @@ fn a_cluster_without_such_a_run_never_serves_it() {
     assert_eq!(text(2), None);
     let want = "wants 3 nodes that follow each other by name; this cluster has 2 that could ever serve it";
     assert_eq!(text(3).as_deref(), Some(want));
+}
+
+#[test]
+fn a_limited_wait_for_topology_groups_ends() {
+    let wanting = |wait_s: u64| {
+        let mut allocation = lasting(pending(1, 2, 10), 60);
+        let spec = spec_of(&mut allocation);
+        (spec.constraints.topology, spec.topology_wait) = (Topology::AtMost(1), Some(Duration::from_secs(wait_s)));
+        let mut v = view(2, vec![allocation]);
+        v.nodes.values_mut().zip(["row-1", "row-2"]).for_each(|(node, row)| node.topology_group = Some(row.to_owned()));
+        v
+    };
+    // It came 3,599,990 ms ago.
+    let v = wanting(3600);
+    assert_eq!(placed(&v), []);
+    let why = summary(&v, 1);
+    assert!(why.starts_with("wants 2 nodes in at most 1 topology group (until 1970-01-01T01:00:00.010Z, then in any)"), "{why}");
+    assert_eq!(misfit(v.nodes.values(), &v.vclusters, &v.allocations[&id(1)].spec), None);
+    assert_eq!(placed(&wanting(3599)), [(id(1), names(&[1, 2]))]);
 }

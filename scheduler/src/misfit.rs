@@ -3,7 +3,7 @@
 use crate::grouping::is_contiguous;
 use lattice_model::count::counted;
 use lattice_model::feature_choice::{FeatureSet, Together, has_all};
-use lattice_model::{AllocationSpec, Node, NodeId, Topology, VCluster, hostlist};
+use lattice_model::{AllocationSpec, Constraints, Node, NodeId, Topology, VCluster, hostlist};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -48,6 +48,10 @@ pub fn never_serves(named: Option<&VCluster>, spec: &AllocationSpec, node: &Node
 /// Checks whether enough registered nodes could ever serve the work, with those that other vClusters
 /// lend to it; `None`: they could. Work whose ranks are spread over nodes needs one form that they could serve.
 pub fn misfit<'a>(nodes: impl Iterator<Item = &'a Node>, vclusters: &BTreeMap<String, VCluster>, spec: &AllocationSpec) -> Option<Misfit> {
+    if spec.topology_wait.is_some() {
+        let constraints = Constraints { topology: Topology::Any, ..spec.constraints.clone() };
+        return misfit_of_form(nodes, vclusters, &AllocationSpec { constraints, ..spec.clone() });
+    }
     if spec.spread.is_none() {
         return misfit_of_form(nodes, vclusters, spec);
     }

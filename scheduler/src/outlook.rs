@@ -185,7 +185,8 @@ impl Plan<'_> {
 
     /// The reason in a sentence.
     pub(crate) fn sentence(&self, planned: &Planned<'_>) -> String {
-        let wants = misfit::wants(&planned.allocation.spec);
+        let any_from = planned.allocation.any_topology_from().map(|from| format!(" (until {from}, then in any)"));
+        let wants = misfit::wants(&planned.allocation.spec) + &any_from.unwrap_or_default();
         let expectation = match &planned.decision {
             Decision::TooFewNodes => return self.too_few_nodes(planned, &wants),
             Decision::Blocked { obstacle, later: false } => return obstacle.sentence(),

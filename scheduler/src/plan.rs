@@ -239,12 +239,18 @@ struct Planner<'a> {
 
 impl<'a> Planner<'a> {
     /// Decides about an allocation. If its ranks are spread over nodes, it begins in the form on the fewest nodes in which
-    /// it can begin now. If there is none, it waits in the first one for which enough nodes are in service.
+    /// it can begin now. If there is none, it waits in the first one for which enough nodes are in service. If its wait for
+    /// topology groups is over, it is in the form that takes any.
     fn decide_form(&mut self, of: &Queue<'a>, queue: usize, first: Waiting<'a>) -> (Waiting<'a>, Decision) {
         let kept = self.state.kept;
         let Some(others) = kept.other_forms.get(&first.allocation.id) else {
             return (first, self.decide(of, queue, first.class, first.allocation));
         };
+        if let Some(from) = first.allocation.any_topology_from() {
+            let any = others.first().filter(|_| from.0 <= self.state.now_ms);
+            let form = any.map_or(first, |(allocation, class)| Waiting { allocation, class: *class });
+            return (form, self.decide(of, queue, form.class, form.allocation));
+        }
         let others = others.iter().map(|(allocation, class)| Waiting { allocation, class: *class });
         let forms: Vec<Waiting<'a>> = std::iter::once(first).chain(others).collect();
         for form in &forms {

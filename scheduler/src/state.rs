@@ -20,9 +20,9 @@
 use crate::backlog::Backlog;
 use crate::classes::Classes;
 use crate::columns::{Columns, is_alike};
+use crate::forms;
 use crate::held::Held;
 use crate::owners::Owners;
-use crate::spread;
 use crate::table::Changed;
 use crate::view::View;
 use lattice_model::{Allocation, AllocationId, Node};
@@ -40,8 +40,8 @@ pub struct State {
     pub(crate) backlog: Backlog,
     /// What waits, each with the number of its class.
     pub(crate) waiting: BTreeMap<AllocationId, (Arc<Allocation>, usize)>,
-    /// Of what waits and is spread over nodes: its other forms, on the fewest nodes first. `waiting` has the first form that
-    /// its nodes could ever serve.
+    /// Of what waits and has several forms: the others (see [`crate::forms`]). Of work that is spread over nodes, `waiting`
+    /// has the first form that its nodes could ever serve.
     pub(crate) other_forms: BTreeMap<AllocationId, Vec<(Arc<Allocation>, usize)>>,
     /// What has nodes, or had and has not released them all.
     pub(crate) holders: BTreeMap<AllocationId, Arc<Allocation>>,
@@ -118,12 +118,12 @@ impl State {
 
     fn add_waiting(&mut self, allocation: &Arc<Allocation>) {
         let mut forms = Vec::new();
-        for form in spread::forms(&self.columns, allocation) {
+        for form in forms::of(&self.columns, allocation) {
             let class = self.classes.add(&self.columns, &self.view, &self.owners, &form);
             forms.push((form, class));
         }
         let is_possible = |(form, class): &(Arc<Allocation>, usize)| self.classes.all[*class].possible() >= form.spec.nodes as usize;
-        let first = forms.iter().position(is_possible).unwrap_or(0);
+        let first = if allocation.spec.spread.is_some() { forms.iter().position(is_possible).unwrap_or(0) } else { 0 };
         self.waiting.insert(allocation.id, forms.remove(first));
         if !forms.is_empty() {
             self.other_forms.insert(allocation.id, forms);

@@ -667,7 +667,7 @@ prop_compose! {
         let is_range = scaling.is_none() && listed == 0 && gpus % 2 == 0 && nodes < NODES_MAX && (launch.ranks == 0 || launch.ranks > nodes);
         AllocationSpec {
             name, tenant, project, vcluster, tags, nodes,
-            nodes_max: is_range.then_some(nodes + 1), spread: None, exclusive_user: gpus % 3 == 1, tasks_per_node, binding,
+            nodes_max: is_range.then_some(nodes + 1), spread: None, topology_wait: None, exclusive_user: gpus % 3 == 1, tasks_per_node, binding,
             share: share.map(|(cores, memory_bytes, gpus)| Resources { cores: cores.max(u32::from(memory_bytes == 0 && gpus == 0)), memory_bytes, gpus }),
             walltime: seconds.map(Duration::from_secs),
             entrypoint,

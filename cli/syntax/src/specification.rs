@@ -124,6 +124,8 @@ pub fn build(flags: &SubmitFlags, program: Program, context: Context) -> Result<
             memory_gb: flags.memory_gb.unwrap_or_default(),
             gpus,
             exclude: exclude.iter().map(ToString::to_string).collect(),
+            // With the other times.
+            topology_wait_seconds: 0,
             exclusive_user: flags.exclusive == Some(Exclusive::User),
             spread: spread.map(|each| v1::Amount { cores: each.cores, memory_bytes: each.memory_bytes, gpus: each.gpus }),
         }),

@@ -1,12 +1,24 @@
 //! What work cannot ask of its nodes together.
 
-use super::{AllocationSpec, invalid};
+use super::{AllocationSpec, WALLTIME_MAX, invalid};
 use crate::constraint::Topology;
 use crate::count::{counted, is_or_are};
 use crate::spec_error::SpecError;
 
 impl AllocationSpec {
     pub(super) fn validate_node_choice(&self) -> Result<(), SpecError> {
+        if let Some(wait) = self.topology_wait {
+            let refuse = |why: &str| Err(invalid("topology-wait", why));
+            if wait.is_zero() || wait > WALLTIME_MAX {
+                return refuse("more than 0 and at most 365 days");
+            }
+            if self.constraints.topology == Topology::Any {
+                return refuse("what does it wait for? Say --topology too");
+            }
+            if self.spread.is_some() {
+                return refuse("the number of nodes is not known before it begins: leave it or --spread out");
+            }
+        }
         let refuse = |why: String| Err(invalid("constraint", why));
         let is_contiguous = self.constraints.topology == Topology::Contiguous;
         if is_contiguous && (self.constraints.conformance || self.constraints.together().is_some()) {
@@ -33,6 +45,18 @@ mod tests {
     use crate::feature_expression::parse;
     use crate::test_builders::spec;
     use crate::{SpecError, Topology};
+    use std::time::Duration;
+
+    #[test]
+    fn a_wait_for_topology_groups_has_bounds_and_groups() {
+        let checked = |topology: Topology, wait_s: u64| {
+            let mut spec = spec();
+            (spec.nodes, spec.constraints.topology, spec.topology_wait) = (2, topology, Some(Duration::from_secs(wait_s)));
+            spec.validate().is_ok()
+        };
+        assert!(checked(Topology::AtMost(1), 60) && checked(Topology::Contiguous, 1));
+        assert!(!checked(Topology::Any, 60) && !checked(Topology::Tight, 0) && !checked(Topology::Tight, 366 * 86_400));
+    }
 
     #[test]
     fn numbers_of_nodes_must_fit() {

@@ -54,8 +54,12 @@ impl Ledger {
             conflicts = self.of_other_groups(&allocation, claim);
         }
         if conflicts.is_empty() {
-            let together = self.of_other_features(&allocation, claim).or_else(|| self.of_too_many_groups(&allocation, claim));
-            conflicts.extend(together.or_else(|| self.of_scattered_nodes(&allocation, claim)));
+            conflicts.extend(self.of_other_features(&allocation, claim));
+        }
+        let takes_any_groups = allocation.any_topology_from().is_some_and(|from| from <= context.at);
+        if conflicts.is_empty() && !takes_any_groups {
+            let groups = self.of_too_many_groups(&allocation, claim);
+            conflicts.extend(groups.or_else(|| self.of_scattered_nodes(&allocation, claim)));
         }
         if !conflicts.is_empty() {
             return Err(Refusal::Conflict { conflicts });

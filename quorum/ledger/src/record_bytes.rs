@@ -462,6 +462,7 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
         nodes_max: _,
         spread: _,
         share: _,
+        topology_wait: _,
         exclusive_user: _,
         constraints,
         tasks_per_node: _,

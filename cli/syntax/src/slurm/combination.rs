@@ -137,7 +137,7 @@ fn numbers(all: &[Given], job: &Job) -> Numbers {
 fn is_spread(job: &Job, numbers: &Numbers) -> bool {
     let is_given = |ours: &&str| job.value_of(ours).is_some();
     let is_whole = job.has_plain("--exclusive") || job.own.exclusive;
-    let amounts_depend = ["--gpus-total", "--mem-per-gpu", "--cpus-per-gpu", "--nodelist"].iter().any(is_given)
+    let amounts_depend = ["--gpus-total", "--mem-per-gpu", "--cpus-per-gpu", "--nodelist", "--topology-wait"].iter().any(is_given)
         || (is_whole && ["--mem-per-core", "--gpus-per-task"].iter().any(is_given))
         || job.value_of("--distribution").is_some_and(|how| how.starts_with("plane"));
     let is_number_alone = numbers.nodes.is_none() && numbers.per_node.is_none();

@@ -203,7 +203,7 @@ pub const OPTIONS: &[SlurmOption] = &[
     valued(ALL, NONE, "sockets-per-node", "2", Rule::Refused(NODES_BY_FEATURES)),
     flag(ALL, NONE, "spread-job", Rule::Refused(BY_NODES)),
     flag(JOBS, NONE, "stepmgr", Rule::Refused(LEAVE_OUT)),
-    valued(ALL, NONE, "switches", "2", Rule::By(places::switches)).with("at most so many topology groups; with a time it is refused"),
+    valued(ALL, NONE, "switches", "2", Rule::By(places::switches)).with("at most so many topology groups; with @TIME it waits so long for them, and then takes any"),
     valued(SRUN, NONE, "task-epilog", "x", Rule::Refused(BY_SCRIPT)),
     valued(SRUN, NONE, "task-prolog", "x", Rule::Refused(BY_SCRIPT)),
     flag(SBATCH | SRUN, NONE, "test-only", Rule::Own(Sets::TestOnly, "use `sbatch`, or `lattice submit --dry-run`")),
