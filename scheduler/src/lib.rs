@@ -4,7 +4,8 @@
 //! ```text
 //!   View ─▶ State, now ─▶ plan ─┬─▶ claims     what begins now
 //!                               ├─▶ Outlook    for each that waits: reason and expected start
-//!                               └─▶ explain    the same for one, with every node
+//!                               ├─▶ explain    the same for one, with every node
+//!                               └─▶ estimate   the same for work that is not submitted
 //! ```
 //!
 //! Each vCluster's queue has a kind of scheduler. In `interactive-fifo` none begins before those that
@@ -23,6 +24,7 @@ mod classes;
 mod columns;
 mod domains;
 mod draft;
+mod estimate;
 mod explanation;
 mod floors;
 mod forms;
@@ -55,6 +57,7 @@ mod victims;
 mod view;
 mod why_not;
 
+pub use estimate::{Estimate, estimate};
 pub use explanation::{Explanation, explain};
 pub use holdings::Holdings;
 pub use misfit::{Misfit, misfit};

@@ -154,6 +154,17 @@ fn answers(w: &World) {
     let held = answer.strip_suffix(";lab").unwrap_or_else(|| panic!("{answer} {}", quiet.err()));
     assert_eq!(w.status(held)["held"], true);
     w.ok(&["cancel", held]);
+    // All nodes are held for an hour, so it would begin later.
+    let nodes = w.lattice.json(&["nodes"]).unwrap().as_array().unwrap().len().to_string();
+    let free = site.run("sbatch", &dir, &["--test-only", "-t", "5", "--wrap=true"]).err();
+    assert!(free.contains("Job 0 to start at ") && free.contains(" processors on nodes n"), "{free}");
+    let holds = w.submit(&["-N", &nodes, "-t", "1h", "--", "/bin/sleep", "3600"]);
+    w.running(&holds);
+    let later = site.run("sbatch", &dir, &["--test-only", "-t", "5", "--wrap=true"]).err();
+    let start = |line: &str| line.split(" to start at ").nth(1).and_then(|rest| rest.split(' ').next()).map(str::to_owned);
+    assert!(start(&later) > start(&free) && start(&free).is_some(), "{free}{later}");
+    w.ok(&["cancel", &holds]);
+    w.ended(&holds);
     for (args, why) in [
         (&["--no-such-option", "x.sh"][..], "sbatch: error: --no-such-option: there is no such option"),
         (&["missing.sh"], "sbatch: error: cannot read the script missing.sh"),
