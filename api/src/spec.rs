@@ -36,7 +36,7 @@ use crate::v1;
 use constraint::AskedPolicy;
 use lattice_model::input::{NoSuchStdin, STDIN_VARIABLE, Stdin};
 use lattice_model::launch::{NoSuchPmi, PMI_PORT_ASKED, PMI_PORT_VARIABLE, PMI_VARIABLE, Pmi};
-use lattice_model::spec::{AllocationSpec, Entrypoint, Image, is_wireup_variable};
+use lattice_model::spec::{AllocationSpec, Entrypoint, Image, is_settable_of_slurm, is_wireup_variable};
 use lattice_model::{Constraints, RankBinding, RequeuePolicy, Resources, SpecError, Topology};
 use std::time::Duration;
 
@@ -65,7 +65,8 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
     let asked = |(name, value): &(&String, &String)| {
         *name == PMI_VARIABLE || *name == STDIN_VARIABLE || (*name == PMI_PORT_VARIABLE && *value == PMI_PORT_ASKED)
     };
-    let wireup = spec.env.iter().filter(|variable| is_wireup_variable(variable.0) && !asked(variable)).map(|(name, _)| name);
+    let is_refused = |variable: &(&String, &String)| is_wireup_variable(variable.0) && !is_settable_of_slurm(variable.0) && !asked(variable);
+    let wireup = spec.env.iter().filter(is_refused).map(|(name, _)| name);
     if let Some(name) = wireup.min() {
         let why = format!("{name:?} is set by the wire-up of a launch; leave it out");
         return Err(SpecError::Invalid { field: "env", why });
