@@ -65,7 +65,8 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
     let asked = |(name, value): &(&String, &String)| {
         *name == PMI_VARIABLE || *name == STDIN_VARIABLE || (*name == PMI_PORT_VARIABLE && *value == PMI_PORT_ASKED)
     };
-    let is_refused = |variable: &(&String, &String)| is_wireup_variable(variable.0) && !is_settable_of_slurm(variable.0) && !asked(variable);
+    let is_set_by_launch = |name: &str| is_wireup_variable(name) && !is_settable_of_slurm(name);
+    let is_refused = |variable: &(&String, &String)| is_set_by_launch(variable.0) && !asked(variable);
     let wireup = spec.env.iter().filter(is_refused).map(|(name, _)| name);
     if let Some(name) = wireup.min() {
         let why = format!("{name:?} is set by the wire-up of a launch; leave it out");

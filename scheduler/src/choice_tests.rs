@@ -1,5 +1,6 @@
 //! Nodes that are left out because others are like them change no choice.
 
+use crate::owners::Who;
 use crate::choice;
 use crate::classes::Class;
 use crate::draft::Draft;
@@ -71,7 +72,7 @@ proptest! {
         for (node, cores, from, long) in &held {
             let (start_ms, amount) = (NOW.0 + from * 60_000, Resources { cores: *cores, memory_bytes: 0, gpus: 0 });
             let (end_ms, by) = (start_ms + long * 60_000, id(9));
-            let span = Span { start_ms, end_ms, amount, by, who: crate::owners::Who::default(), replica_of: None, has_end: true, is_planned: true };
+            let span = Span { start_ms, end_ms, amount, by, who: Who::default(), replica_of: None, has_end: true, is_planned: true };
             state.plan(node.index(nodes.len()), span);
         }
         let mut class = kept.classes.all[kept.waiting[&waits.id].1].clone();

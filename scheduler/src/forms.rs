@@ -28,7 +28,7 @@ pub fn of(columns: &Columns, allocation: &Arc<Allocation>) -> Vec<Arc<Allocation
         };
         (0..counts.len()).filter(fits).map(|kind| counts[kind]).sum::<usize>() >= form.spec.nodes as usize
     };
-    let all = || allocation.spec.spread_counts().map(|nodes| allocation.spread_over(nodes as usize));
+    let all = || allocation.spec.spread_counts().map(move |nodes| allocation.spread_over(nodes as usize));
     let mut forms: Vec<Arc<Allocation>> = all().filter(are_enough).take(FORMS_MAX).collect();
     if forms.is_empty() {
         forms.extend(all().next());

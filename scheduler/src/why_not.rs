@@ -71,7 +71,9 @@ impl std::fmt::Display for WhyNot {
             Self::Reserved { by, from: None } => write!(f, "is kept for allocation {}, whose start is not known", by.short()),
             Self::Full { free, wanted } => write!(f, "has too little free: {}", wanted.short_of(free)),
             Self::Apart { by, work } => write!(f, "holds {work} (allocation {}), and the share policy keeps the two apart", by.short()),
-            Self::UsersApart { by, work } => write!(f, "holds {work} (allocation {}), and --exclusive=user keeps the two apart", by.short()),
+            Self::UsersApart { by, work } => {
+                write!(f, "holds {work} (allocation {}), and --exclusive=user keeps the two apart", by.short())
+            }
             Self::Replica(by) => write!(f, "has a replica of the same service already (allocation {})", by.short()),
             Self::Lacks(what) => f.write_str(what),
             Self::Excluded { why, until } => write!(

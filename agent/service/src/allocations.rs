@@ -11,8 +11,8 @@ use super::status_message::StatusMessages;
 use super::submitted::Submitting;
 use super::watching::AllocationWatch;
 use super::{
-    Api, attaching, checkpoints, comparing, dependencies, diagnosing, estimating, explaining, images, launching, mail, monitoring, niceness, output,
-    preempting, scaling, signalling, tasks, telemetry, updating, usage,
+    Api, attaching, checkpoints, comparing, dependencies, diagnosing, estimating, explaining, images, launching, mail, monitoring, niceness,
+    output, preempting, scaling, signalling, tasks, telemetry, updating, usage,
 };
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;

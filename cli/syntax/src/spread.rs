@@ -26,8 +26,9 @@ pub(crate) fn resolve(flags: &SubmitFlags, named: u32) -> Result<Amounts, UsageE
         ("--cpus-per-gpu", flags.amounts.cpus_per_gpu.is_some()),
     ];
     if let Some((option, _)) = beside.into_iter().find(|(_, is_given)| *is_given) {
-        let why = format!("with --spread the number of nodes, and of ranks on each, is not known before it begins: {option} has no meaning");
-        return Err(UsageError::new(why).with_hint("leave one of them out; --cpus-per-task, --gpus-per-task and --mem-per-core are for each rank"));
+        let why = format!("with --spread the numbers of nodes and of ranks on each are not known before it begins: {option} has no meaning");
+        let hint = "leave one of them out; --cpus-per-task, --gpus-per-task and --mem-per-core are for each rank";
+        return Err(UsageError::new(why).with_hint(hint));
     }
     check_memory(flags)?;
     let gpus_each = flags.binding.gpus_per_task.unwrap_or(0);
@@ -95,7 +96,12 @@ mod tests {
 
     #[test]
     fn what_says_how_many_ranks_a_node_has_is_refused() {
-        for (line, option) in [("", "--spread needs"), ("-n 8 -N 2", "--nodes has"), ("-n 8 --cores=2", "--cores has"), ("-n 8 -G 8", "--gpus-total has")] {
+        for (line, option) in [
+            ("", "--spread needs"),
+            ("-n 8 -N 2", "--nodes has"),
+            ("-n 8 --cores=2", "--cores has"),
+            ("-n 8 -G 8", "--gpus-total has"),
+        ] {
             let refused = of(line).unwrap_err();
             assert!(refused.what.contains(option) && refused.hint.is_some(), "{line}: {refused}");
         }

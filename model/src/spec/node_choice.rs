@@ -22,7 +22,8 @@ impl AllocationSpec {
         let refuse = |why: String| Err(invalid("constraint", why));
         let is_contiguous = self.constraints.topology == Topology::Contiguous;
         if is_contiguous && (self.constraints.conformance || self.constraints.together().is_some()) {
-            return refuse("nodes next to each other have what they have: leave require_conformance, [...] and numbers of nodes out".to_owned());
+            let why = "nodes next to each other have what they have: leave require_conformance, [...] and numbers of nodes out";
+            return refuse(why.to_owned());
         }
         let Some(together) = self.constraints.together() else { return Ok(()) };
         if self.scaling.is_some() {

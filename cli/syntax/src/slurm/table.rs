@@ -159,7 +159,8 @@ pub const OPTIONS: &[SlurmOption] = &[
     valued(ALL, 'F', "nodefile", "nodes.txt", Rule::By(places::node_file)),
     valued(ALL, 'w', "nodelist", "n[1-2]", Rule::Word("--nodelist")),
     valued(ALL, 'N', "nodes", "2-4", Rule::Word("--nodes")),
-    valued(ALL, 'n', "ntasks", "8", Rule::Word("--ntasks")).with("without -N and --ntasks-per-node: on the fewest nodes that have the cores free"),
+    valued(ALL, 'n', "ntasks", "8", Rule::Word("--ntasks"))
+        .with("without -N and --ntasks-per-node: on the fewest nodes that have the cores free"),
     valued(ALL, NONE, "ntasks-per-core", "1", Rule::By(amounts::ranks_of_core)).with("only 1"),
     valued(ALL, NONE, "ntasks-per-gpu", "2", Rule::By(amounts::ranks_of_gpu)).with("with --gpus-per-node, --gres or --gpus"),
     valued(ALL, NONE, "ntasks-per-node", "4", Rule::Word("--tasks-per-node")),
@@ -203,7 +204,8 @@ pub const OPTIONS: &[SlurmOption] = &[
     valued(ALL, NONE, "sockets-per-node", "2", Rule::Refused(NODES_BY_FEATURES)),
     flag(ALL, NONE, "spread-job", Rule::Refused(BY_NODES)),
     flag(JOBS, NONE, "stepmgr", Rule::Refused(LEAVE_OUT)),
-    valued(ALL, NONE, "switches", "2", Rule::By(places::switches)).with("at most so many topology groups; with @TIME it waits so long for them, and then takes any"),
+    valued(ALL, NONE, "switches", "2", Rule::By(places::switches))
+        .with("at most so many topology groups; with @TIME it waits so long for them, and then takes any"),
     valued(SRUN, NONE, "task-epilog", "x", Rule::Refused(BY_SCRIPT)),
     valued(SRUN, NONE, "task-prolog", "x", Rule::Refused(BY_SCRIPT)),
     flag(SBATCH | SRUN, NONE, "test-only", Rule::Own(Sets::TestOnly, "use `sbatch`, or `lattice submit --dry-run`")),

@@ -176,8 +176,9 @@ fn whole_nodes_have_at_least_the_amounts() {
 #[test]
 fn ranks_without_a_number_of_nodes_are_spread_or_pointed_out() {
     let notes = |args: &str| translated(Command::Sbatch, args).unwrap().notes;
-    let note = ["-n 8 without -N: all 8 ranks are on one node; -N or --ntasks-per-node spreads them"];
-    assert_eq!((notes("-n 8 -O").as_slice(), notes("-n 8 -m plane=4").as_slice()), (&note.map(str::to_owned)[..], &note.map(str::to_owned)[..]));
+    for one_node in ["-n 8 -O", "-n 8 -m plane=4"] {
+        assert_eq!(notes(one_node), ["-n 8 without -N: all 8 ranks are on one node; -N or --ntasks-per-node spreads them"]);
+    }
     for (args, words) in [
         ("-n 8", "--ntasks=8 --spread"),
         ("-n 8 -O", "--ntasks=8"),
@@ -185,7 +186,10 @@ fn ranks_without_a_number_of_nodes_are_spread_or_pointed_out() {
         ("-n 8 --mem=1G", "--ntasks=8 --mem=1G --spread"),
         ("-n 8 -m plane=4", "--ntasks=8 --distribution=plane=4 --constraint=core_count>=8"),
         ("--exclusive -n 8 --mem=1G", "--exclusive --ntasks=8 --constraint=memory_gb>=1 --spread"),
-        ("--exclusive -n 8 --gpus-per-task=1", "--exclusive --ntasks=8 --gpus-per-task=1 --constraint=gpu_count=8 --constraint=core_count>=8"),
+        (
+            "--exclusive -n 8 --gpus-per-task=1",
+            "--exclusive --ntasks=8 --gpus-per-task=1 --constraint=gpu_count=8 --constraint=core_count>=8",
+        ),
     ] {
         assert_eq!(ours(args), words, "{args}");
     }
