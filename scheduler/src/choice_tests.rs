@@ -1,9 +1,9 @@
 //! Nodes that are left out because others are like them change no choice.
 
-use crate::owners::Who;
 use crate::choice;
 use crate::classes::Class;
 use crate::draft::Draft;
+use crate::owners::Who;
 use crate::quotas::Quotas;
 use crate::span::{Span, duration_ms};
 use crate::state::State;
