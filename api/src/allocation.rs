@@ -4,7 +4,7 @@ use crate::v1;
 use lattice_model::dependency::SINGLETON;
 use lattice_model::scaling::{Amount, Reading, ScaleChange, ScalingState};
 use lattice_model::time::Timestamp;
-use lattice_model::{Allocation, AllocationId, AllocationState, Attempt, EndReason, Entrypoint, Parent, TaskGroup};
+use lattice_model::{Allocation, AllocationId, AllocationState, Attempt, Constraints, EndReason, Entrypoint, Parent, TaskGroup, hostlist};
 use thiserror::Error;
 
 /// Every state, in the order of an allocation's life.
@@ -26,11 +26,20 @@ const RUNS_LISTED_MAX: usize = 8;
 #[error("there is no state {0:?}; the states are Pending, Staging, Running, Suspended, Completed, Failed and Cancelled")]
 pub struct UnknownState(pub String);
 
+/// What nodes must have, as an expression.
+fn features(constraints: &Constraints) -> String {
+    let choice = constraints.choice.as_ref().map(ToString::to_string);
+    constraints.features.iter().cloned().chain(choice).collect::<Vec<_>>().join("&")
+}
+
 /// Encodes an allocation for the API. `exit_code` is set after its end, if the program's own code is
 /// known; `reason` is why it ended, or why it is in the queue again.
 pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
     let ms = |time: Option<Timestamp>| time.map_or(0, |t| t.0);
-    let spec = &allocation.spec;
+    let claimed = u32::try_from(allocation.shares.len()).unwrap_or(u32::MAX);
+    // Of work whose ranks are spread, the form that has nodes.
+    let form = allocation.spec.spread.filter(|_| claimed > 0).map(|_| allocation.spec.spread_over(claimed));
+    let spec = form.as_ref().unwrap_or(&allocation.spec);
     let (uenv, uenv_sha256) =
         spec.uenv.as_ref().map_or_else(Default::default, |image| (image.path.to_string_lossy().into_owned(), image.sha256.clone()));
     let ended = allocation.reason.as_ref().filter(|_| allocation.state.is_terminal());
@@ -107,6 +116,9 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         comment: spec.comment.clone(),
         nice: spec.nice,
         timing: spec.timing.as_deref().map(crate::spec::timing_to_proto),
+        nodelist: hostlist::fold(&spec.constraints.nodes),
+        exclude: hostlist::fold(&spec.constraints.excluded),
+        features: features(&spec.constraints),
         output_files: None,
         submit_dir: String::new(),
         mail: None,

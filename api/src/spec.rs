@@ -36,7 +36,7 @@ use crate::v1;
 use constraint::AskedPolicy;
 use lattice_model::input::{NoSuchStdin, STDIN_VARIABLE, Stdin};
 use lattice_model::launch::{NoSuchPmi, PMI_PORT_ASKED, PMI_PORT_VARIABLE, PMI_VARIABLE, Pmi};
-use lattice_model::spec::{AllocationSpec, Entrypoint, Image, is_wireup_variable};
+use lattice_model::spec::{AllocationSpec, Entrypoint, Image, is_settable_of_slurm, is_wireup_variable};
 use lattice_model::{Constraints, RankBinding, RequeuePolicy, Resources, SpecError, Topology};
 use std::time::Duration;
 
@@ -65,7 +65,9 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
     let asked = |(name, value): &(&String, &String)| {
         *name == PMI_VARIABLE || *name == STDIN_VARIABLE || (*name == PMI_PORT_VARIABLE && *value == PMI_PORT_ASKED)
     };
-    let wireup = spec.env.iter().filter(|variable| is_wireup_variable(variable.0) && !asked(variable)).map(|(name, _)| name);
+    let is_set_by_launch = |name: &str| is_wireup_variable(name) && !is_settable_of_slurm(name);
+    let is_refused = |variable: &(&String, &String)| is_set_by_launch(variable.0) && !asked(variable);
+    let wireup = spec.env.iter().filter(is_refused).map(|(name, _)| name);
     if let Some(name) = wireup.min() {
         let why = format!("{name:?} is set by the wire-up of a launch; leave it out");
         return Err(SpecError::Invalid { field: "env", why });
@@ -101,7 +103,10 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         tags: spec.tags.clone().into_iter().collect(),
         nodes,
         nodes_max,
+        spread: spec.resources.as_ref().and_then(|resources| resources.spread.as_ref()).map(share::amount_to_model),
         share,
+        topology_wait: spec.resources.as_ref().map(|r| r.topology_wait_seconds).filter(|wait| *wait > 0).map(Duration::from_secs),
+        exclusive_user: spec.resources.as_ref().is_some_and(|resources| resources.exclusive_user),
         constraints,
         tasks_per_node,
         binding,
@@ -185,6 +190,9 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
             nodelist: spec.constraints.nodes.iter().map(ToString::to_string).collect(),
             exclude: spec.constraints.excluded.iter().map(ToString::to_string).collect(),
             nodes_max: spec.nodes_max.unwrap_or_default(),
+            spread: spec.spread.as_ref().map(amount),
+            topology_wait_seconds: spec.topology_wait.map_or(0, |wait| wait.as_secs()),
+            exclusive_user: spec.exclusive_user,
             topology: topology_name(&spec.constraints),
             ..share::from_model(spec.nodes, spec.share.as_ref())
         }),
@@ -222,7 +230,7 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
 pub fn topology_name(constraints: &Constraints) -> String {
     match constraints.topology {
         Topology::Any => String::new(),
-        given @ (Topology::Tight | Topology::AtMost(_)) => given.to_string(),
+        given @ (Topology::Tight | Topology::AtMost(_) | Topology::Contiguous) => given.to_string(),
     }
 }
 

@@ -145,7 +145,7 @@ impl AllocationService for Scene {
         }
         let id = request.id.clone();
         self.submitted.lock().unwrap().push(request);
-        Ok(Response::new(v1::SubmitResponse { id, warning: String::new(), checked: None, number: 0 }))
+        Ok(Response::new(v1::SubmitResponse { id, warning: String::new(), checked: None, number: 0, expected: None }))
     }
 
     async fn get(&self, request: Request<v1::GetAllocationRequest>) -> Result<Response<v1::Allocation>, Status> {
@@ -230,7 +230,7 @@ impl AllocationService for Scene {
         let request = request.into_inner();
         let id = request.id.clone();
         self.retried.lock().unwrap().push(request);
-        Ok(Response::new(v1::SubmitResponse { id, warning: String::new(), checked: None, number: 0 }))
+        Ok(Response::new(v1::SubmitResponse { id, warning: String::new(), checked: None, number: 0, expected: None }))
     }
 
     async fn scale(&self, request: Request<v1::ScaleRequest>) -> Result<Response<v1::ScaleResponse>, Status> {

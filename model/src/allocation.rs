@@ -276,6 +276,15 @@ impl Allocation {
         self.spec.tasks.as_deref().filter(|_| self.is_task_group())?.indices.index_of(ordinal)
     }
 
+    /// Its record with the specification of its form on this many nodes, if its ranks are spread; otherwise as it is.
+    pub fn spread_over(self: &Arc<Self>, nodes: usize) -> Arc<Self> {
+        if self.spec.spread.is_none() {
+            return Arc::clone(self);
+        }
+        let spec = self.spec.spread_over(u32::try_from(nodes).unwrap_or(u32::MAX));
+        Arc::new(Self { spec: Arc::new(spec), ..Self::clone(self) })
+    }
+
     /// The head node, where its script runs and its launches are coordinated; `None` before the
     /// first claim.
     pub fn head(&self) -> Option<&NodeId> {
@@ -374,6 +383,12 @@ impl Allocation {
     pub fn ordered_at(&self) -> Timestamp {
         let later_ms = i64::from(self.spec.nice).saturating_mul(NICE_UNIT_MS);
         Timestamp(self.queued_at().0.saturating_add_signed(later_ms))
+    }
+
+    /// From when on it takes nodes of any topology groups; `None`: it waits for what it asks as long as it takes.
+    pub fn any_topology_from(&self) -> Option<Timestamp> {
+        let wait = self.spec.topology_wait?;
+        Some(Timestamp(self.queued_at().0.saturating_add(crate::millis(wait))))
     }
 
     /// Whether events of it may be reported by the site's mail hook: it is what a user submitted, and not a lane or a

@@ -80,17 +80,20 @@ pub enum Topology {
     Tight,
     /// Of at most so many, at least 1: it waits for that.
     AtMost(u32),
+    /// Of any, and the nodes follow each other in the list of the cluster's nodes by their names: it waits for such nodes.
+    Contiguous,
 }
 
 impl Topology {
     /// The names that users write, beside a number.
-    pub const NAMES: [&'static str; 2] = ["any", "tight"];
+    pub const NAMES: [&'static str; 3] = ["any", "tight", "contiguous"];
 
     /// The value with this name, or with this number.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "any" => Some(Self::Any),
             "tight" => Some(Self::Tight),
+            "contiguous" => Some(Self::Contiguous),
             number => number.parse().ok().filter(|groups| *groups > 0).map(Self::AtMost),
         }
     }
@@ -103,6 +106,7 @@ impl fmt::Display for Topology {
             Self::Any => f.write_str(Self::NAMES[0]),
             Self::Tight => f.write_str(Self::NAMES[1]),
             Self::AtMost(groups) => groups.fmt(f),
+            Self::Contiguous => f.write_str(Self::NAMES[2]),
         }
     }
 }

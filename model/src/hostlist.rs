@@ -153,9 +153,26 @@ fn range<'a>(prefix: &'a str, numbers: &str) -> Option<Range<'a>> {
 /// length, then number. Numbers with different zero padding are not in one range.
 pub fn fold<'a>(nodes: impl IntoIterator<Item = &'a NodeId>) -> String {
     let mut names: Vec<(&str, Option<&str>)> = nodes.into_iter().map(|n| split(n.as_str())).collect();
-    names.sort_by(|a, b| (a.0, a.1.map(|d| (d.len(), d))).cmp(&(b.0, b.1.map(|d| (d.len(), d)))));
+    names.sort_by_key(|name| place(*name));
     names.dedup();
     fold_split(&names)
+}
+
+/// The nodes in the order of [`fold`]: `n2` comes before `n10`.
+pub fn by_name<'a>(nodes: impl IntoIterator<Item = &'a NodeId>) -> Vec<&'a NodeId> {
+    let mut nodes: Vec<&NodeId> = nodes.into_iter().collect();
+    nodes.sort_by_key(|node| place(split(node.as_str())));
+    nodes
+}
+
+/// The most of these nodes that follow each other among `all`, by their names.
+pub fn longest_run<'a>(all: impl IntoIterator<Item = &'a NodeId>, nodes: &BTreeSet<&NodeId>) -> usize {
+    by_name(all).split(|node| !nodes.contains(node)).map(<[&NodeId]>::len).max().unwrap_or(0)
+}
+
+/// Where a split name is among others.
+fn place<'n>((prefix, digits): (&'n str, Option<&'n str>)) -> (&'n str, Option<(usize, &'n str)>) {
+    (prefix, digits.map(|digits| (digits.len(), digits)))
 }
 
 /// As [`fold`], but in the given order and with repetitions: [`in_order`] gives the same names.

@@ -131,7 +131,7 @@ pub use reservation::Reservation;
 pub use resources::Resources;
 pub use scaling::{Amount, Drain, ReplicaOf, ScaleMetric, ScalePolicy, Scaling, ScalingState};
 pub use session::InteractiveSession;
-pub use share_policy::{ShareOwner, SharePolicy};
+pub use share_policy::{ShareOwner, SharePolicy, ShareUser};
 pub use shares::Shares;
 pub use spec::{AllocationSpec, Entrypoint, Image, OnIsolation, RequeuePolicy};
 pub use spec_error::SpecError;

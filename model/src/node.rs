@@ -259,6 +259,9 @@ pub struct WorkOwner {
     pub uid: u32,
     /// The tenant's name; empty: none.
     pub tenant: String,
+    /// Whether its shares are on a node only with shares of the same user.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_exclusive: bool,
 }
 
 /// A share of a claim that has ended, which its node has not reported as released yet.

@@ -62,7 +62,7 @@ impl SharePolicy {
 
     /// Whose a leaving share is; `None`: that is not known.
     pub fn owner_of_leaving(self, leaving: &Leaving) -> Option<ShareOwner<'_>> {
-        leaving.owner.as_ref().map(|WorkOwner { uid, tenant }| self.owner(*uid, tenant))
+        leaving.owner.as_ref().map(|WorkOwner { uid, tenant, is_exclusive: _ }| self.owner(*uid, tenant))
     }
 
     fn owner(self, uid: u32, tenant: &str) -> ShareOwner<'_> {
@@ -83,6 +83,45 @@ impl SharePolicy {
         let Some(theirs) = holder else { return Some("work whose owner is not known") };
         let mine = self.owner_of(allocation);
         (mine != theirs).then(|| theirs.work_seen_by(mine))
+    }
+}
+
+impl WorkOwner {
+    /// Of an allocation.
+    pub fn of(allocation: &Allocation) -> Self {
+        Self { uid: allocation.owner.uid, tenant: allocation.spec.tenant.clone(), is_exclusive: allocation.spec.exclusive_user }
+    }
+}
+
+/// The user of work, and whether its shares are on a node only with that user's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShareUser {
+    /// The user's id.
+    pub uid: u32,
+    /// Whether it asks for that: `--exclusive=user`.
+    pub is_exclusive: bool,
+}
+
+impl ShareUser {
+    /// Of an allocation.
+    pub fn of(allocation: &Allocation) -> Self {
+        Self { uid: allocation.owner.uid, is_exclusive: allocation.spec.exclusive_user }
+    }
+
+    /// Of a leaving share; `None`: that is not known.
+    pub fn of_leaving(leaving: &Leaving) -> Option<Self> {
+        leaving.owner.as_ref().map(|owner| Self { uid: owner.uid, is_exclusive: owner.is_exclusive })
+    }
+
+    /// What keeps shares of this user's work off a node with a share of `holder`, in words for "the node holds …"; `None`:
+    /// nothing. A holder that is not known counts as somebody else's work that is not exclusive.
+    pub fn keeps_apart(self, holder: Option<Self>) -> Option<&'static str> {
+        match holder {
+            Some(holder) if holder.uid == self.uid => None,
+            Some(holder) if holder.is_exclusive => Some("work that shares a node only with its user's"),
+            Some(_) => self.is_exclusive.then_some("work of another user"),
+            None => self.is_exclusive.then_some("work whose owner is not known"),
+        }
     }
 }
 
@@ -130,6 +169,16 @@ mod tests {
     }
 
     #[test]
+    fn exclusive_work_meets_only_its_users_and_both_ways() {
+        let of = |uid, is_exclusive| ShareUser { uid, is_exclusive };
+        assert_eq!((of(1, true).keeps_apart(Some(of(1, true))), of(1, true).keeps_apart(Some(of(1, false)))), (None, None));
+        assert_eq!(of(1, false).keeps_apart(Some(of(2, false))), None);
+        assert_eq!(of(1, true).keeps_apart(Some(of(2, false))), Some("work of another user"));
+        assert_eq!(of(1, false).keeps_apart(Some(of(2, true))), Some("work that shares a node only with its user's"));
+        assert_eq!((of(1, true).keeps_apart(None), of(1, false).keeps_apart(None)), (Some("work whose owner is not known"), None));
+    }
+
+    #[test]
     fn shares_meet_on_a_node_only_if_the_policy_allows_it() {
         let (tenant, user) = (Some("work of another tenant"), Some("work of another user"));
         for (mine, theirs, under_tenant, under_user) in [
@@ -146,7 +195,7 @@ mod tests {
             assert_eq!(apart(SharePolicy::Anyone), None);
             assert_eq!((apart(SharePolicy::Tenant), apart(SharePolicy::User)), (under_tenant, under_user), "{mine:?} {theirs:?}");
             // What remains of it once its record is in no list.
-            let owner = Some(WorkOwner { uid: theirs.owner.uid, tenant: theirs.spec.tenant.clone() });
+            let owner = Some(WorkOwner::of(&theirs));
             let leaving = Leaving { allocation: theirs.id, epoch: Epoch(1), resources: Resources::default(), fenced: false, owner };
             let apart = |policy: SharePolicy| policy.keeps_apart(&mine, policy.owner_of_leaving(&leaving));
             assert_eq!((apart(SharePolicy::Tenant), apart(SharePolicy::User)), (under_tenant, under_user), "{leaving:?}");

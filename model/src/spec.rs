@@ -3,6 +3,7 @@
 
 mod node_choice;
 mod scaling;
+mod spread;
 mod tasks;
 mod timing;
 
@@ -82,10 +83,21 @@ pub struct AllocationSpec {
     /// The most nodes that it gets, if more than `nodes` are free when it begins. `None`: exactly `nodes`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes_max: Option<u32>,
+    /// Set if its ranks are spread over the fewest nodes that hold them, of `nodes` to `nodes_max`: the part of `share`
+    /// that is for each rank, or the cores of each rank on whole nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<Resources>,
     /// Amount of each node; `None`: whole nodes. An amount of 0 is derived from the others; see
     /// [`share_of`].
     #[serde(default)]
     pub share: Option<Resources>,
+    /// How long it waits in its queue for nodes as `constraints.topology` asks; then it takes nodes of any groups. `None`:
+    /// as long as it takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology_wait: Option<Duration>,
+    /// Whether its shares are on a node only with shares of the same user, beside what the share policy says.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exclusive_user: bool,
     /// Requirements for each node.
     #[serde(default)]
     pub constraints: Constraints,
@@ -282,7 +294,10 @@ impl AllocationSpec {
             tags: BTreeMap::new(),
             nodes: 1,
             nodes_max: None,
+            spread: None,
             share: None,
+            topology_wait: None,
+            exclusive_user: false,
             constraints: Constraints::default(),
             tasks_per_node: 1,
             binding: RankBinding::default(),
@@ -411,6 +426,7 @@ impl AllocationSpec {
         }
         self.validate_nodelist()?;
         self.validate_node_choice()?;
+        self.validate_spread()?;
         self.validate_dependencies()?;
         self.validate_tasks()?;
         self.validate_scaling()?;
@@ -751,6 +767,42 @@ pub fn share_of(asked: &Resources, size: &Resources) -> Resources {
 /// to ranks.
 pub const RANK_WIREUP: [&str; 7] = ["PMI_", "PMIX_", "JSM_JSRUN_PORT", "SLURM_", "OMPI_MCA_ess", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"];
 
+/// Beginnings of the names of variables that Slurm sets for a job, a step or a rank.
+const SET_BY_SLURM: [&str; 26] = [
+    "SLURM_ARRAY",
+    "SLURM_CLUSTER",
+    "SLURM_CPUS_",
+    "SLURM_DIST",
+    "SLURM_GPU",
+    "SLURM_GTIDS",
+    "SLURM_JOB",
+    "SLURM_LAUNCH",
+    "SLURM_LOCALID",
+    "SLURM_MEM_PER",
+    "SLURM_MPI",
+    "SLURM_NNODES",
+    "SLURM_NODE",
+    "SLURM_NPROCS",
+    "SLURM_NTASKS",
+    "SLURM_OPEN_MODE",
+    "SLURM_PMI",
+    "SLURM_PRIO",
+    "SLURM_PROCID",
+    "SLURM_RESTART",
+    "SLURM_SRUN",
+    "SLURM_STEP",
+    "SLURM_SUBMIT",
+    "SLURM_TASK",
+    "SLURM_TOPOLOGY",
+    "SLURM_UMASK",
+];
+
+/// Whether a submission may set this variable of Slurm's: it is one that `srun` reads as an option, or any other name, and
+/// none that describes a job, a step or a rank.
+pub fn is_settable_of_slurm(name: &str) -> bool {
+    name.starts_with("SLURM_") && !SET_BY_SLURM.iter().any(|beginning| name.starts_with(beginning))
+}
+
 /// Whether an environment variable belongs to a foreign launcher's wire-up and must not reach a
 /// rank.
 pub fn is_wireup_variable(name: &str) -> bool {
@@ -826,6 +878,13 @@ mod tests {
         let mut whole = spec();
         (whole.share, whole.constraints.cxl_memory) = (None, true);
         assert_eq!(whole.validate(), Ok(()));
+    }
+
+    #[test]
+    fn variables_of_slurm_that_describe_nothing_may_be_set() {
+        for (name, may) in [("SLURM_X", true), ("SLURM_CPU_BIND", true), ("SLURM_PROCID", false), ("SLURM_JOB_ID", false), ("X", false)] {
+            assert_eq!(is_settable_of_slurm(name), may, "{name}");
+        }
     }
 
     #[test]

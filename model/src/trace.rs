@@ -288,7 +288,8 @@ impl Wanted {
         let Constraints { features, choice, cores, gpus, memory_bytes, conformance, nodes, excluded, topology, same_numa, cxl_memory } =
             constraints.clone();
         let (tight, groups_max) = match topology {
-            Topology::Any => (false, 0),
+            // That nodes follow each other is not traced.
+            Topology::Any | Topology::Contiguous => (false, 0),
             Topology::Tight => (true, 0),
             Topology::AtMost(groups) => (false, groups),
         };
@@ -305,8 +306,9 @@ impl Request {
     pub fn of(spec: &AllocationSpec, user: u32) -> Self {
         // A new field must say here whether it decides. Work that is held is left out of a trace, and work that depends on
         // other work is submitted when it came into its queue. Not traced:
-        // `on_isolation` and the method of a checkpoint, which exclude machines without cgroup v2; `nice`, the deadline, the
-        // least walltime and the reservation: a replay orders, places and ends such work as if it had none.
+        // `on_isolation` and the method of a checkpoint, which exclude machines without cgroup v2; `exclusive_user`; how long
+        // work waits for topology groups; `nice`, the deadline, the least walltime and the reservation: a replay orders, places
+        // and ends such work as if it had none.
         let AllocationSpec {
             name: _,
             tenant,
@@ -315,7 +317,11 @@ impl Request {
             tags: _,
             nodes,
             nodes_max,
+            // Traced as its form on the fewest nodes.
+            spread,
             share,
+            topology_wait: _,
+            exclusive_user: _,
             constraints,
             tasks_per_node,
             binding,
@@ -358,7 +364,7 @@ impl Request {
         };
         Self {
             nodes: *nodes,
-            nodes_max: *nodes_max,
+            nodes_max: nodes_max.filter(|_| spread.is_none()),
             share: share.map(|Resources { cores, memory_bytes, gpus }| Amount { cores, memory_bytes, gpus }),
             tasks_per_node: *tasks_per_node,
             gpus_per_task: binding.gpus_per_task,

@@ -188,5 +188,8 @@ pub fn allowed(state: &Draft<'_>, quotas: &Quotas<'_>, allocation: &Allocation, 
         set = grouping::arranged(state.columns, &allocation.spec, set);
     }
     quotas.retain_allowed(allocation, &mut set, |node| &state.nodes[*node].id);
+    if grouping::is_contiguous(&allocation.spec) {
+        return grouping::runs(state.columns, set).into_iter().max_by_key(Vec::len).unwrap_or_default();
+    }
     if is_counted { grouping::arranged(state.columns, &allocation.spec, set) } else { set }
 }

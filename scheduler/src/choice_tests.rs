@@ -3,6 +3,7 @@
 use crate::choice;
 use crate::classes::Class;
 use crate::draft::Draft;
+use crate::owners::Who;
 use crate::quotas::Quotas;
 use crate::span::{Span, duration_ms};
 use crate::state::State;
@@ -71,7 +72,7 @@ proptest! {
         for (node, cores, from, long) in &held {
             let (start_ms, amount) = (NOW.0 + from * 60_000, Resources { cores: *cores, memory_bytes: 0, gpus: 0 });
             let (end_ms, by) = (start_ms + long * 60_000, id(9));
-            let span = Span { start_ms, end_ms, amount, by, who: 0, replica_of: None, has_end: true, is_planned: true };
+            let span = Span { start_ms, end_ms, amount, by, who: Who::default(), replica_of: None, has_end: true, is_planned: true };
             state.plan(node.index(nodes.len()), span);
         }
         let mut class = kept.classes.all[kept.waiting[&waits.id].1].clone();

@@ -7,7 +7,7 @@ use crate::likeness::{hash, is_alike};
 use crate::locality;
 use crate::misfit;
 use crate::node_set::NodeSet;
-use crate::owners::Owners;
+use crate::owners::{Owners, Who};
 use crate::replicas::service_of;
 use crate::span::Part;
 use crate::view::View;
@@ -26,8 +26,7 @@ pub type Kinds = Arc<[bool]>;
 /// Beside what on a node a share may be. The same for all that want whole nodes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Beside {
-    /// Whose it is: see [`crate::owners::Owners`].
-    who: u32,
+    who: Who,
     /// The service of which it is a replica, if it is one.
     replica_of: Option<AllocationId>,
 }
@@ -35,9 +34,9 @@ struct Beside {
 impl Beside {
     fn of(owners: &Owners, allocation: &Allocation) -> Self {
         if allocation.spec.share.is_none() {
-            return Self { who: 0, replica_of: None };
+            return Self { who: Who::default(), replica_of: None };
         }
-        Self { who: owners.number(allocation), replica_of: service_of(allocation) }
+        Self { who: owners.who(allocation), replica_of: service_of(allocation) }
     }
 }
 
@@ -86,7 +85,7 @@ impl Class {
     /// How many of its candidates could serve one allocation together.
     pub fn possible(&self) -> usize {
         let groups = match self.like.spec.constraints.topology {
-            Topology::Any | Topology::Tight => self.reach.len(),
+            Topology::Any | Topology::Tight | Topology::Contiguous => self.reach.len(),
             Topology::AtMost(groups) => self.reach.len().min(groups as usize),
         };
         groups.checked_sub(1).map_or(0, |last| self.reach[last])
@@ -102,7 +101,7 @@ impl Class {
     /// Of how many topology groups the nodes of one of its allocations may be.
     pub fn groups_max(&self, allocation: &Allocation) -> usize {
         match self.like.spec.constraints.topology {
-            Topology::Any => grouping::ANY,
+            Topology::Any | Topology::Contiguous => grouping::ANY,
             Topology::Tight => self.groups_needed(allocation.spec.nodes).unwrap_or(grouping::ANY),
             Topology::AtMost(groups) => groups as usize,
         }
@@ -227,10 +226,12 @@ impl Classes {
     }
 }
 
-/// Whether it asks for nodes by their names or by a reservation, or leaves some out: not all nodes of a kind can serve it.
+/// Whether it asks for nodes by their names or by a reservation, or leaves some out: not all nodes of a kind can serve it equally
+/// well.
 fn is_by_name(allocation: &Allocation) -> bool {
     let constraints = &allocation.spec.constraints;
-    !constraints.nodes.is_empty() || !constraints.excluded.is_empty() || allocation.spec.reservation.is_some()
+    let spec = &allocation.spec;
+    !constraints.nodes.is_empty() || !constraints.excluded.is_empty() || spec.reservation.is_some() || grouping::is_contiguous(spec)
 }
 
 /// The fitness of the best candidate's wiring. All nodes of a kind are wired alike.

@@ -5,7 +5,7 @@
 use crate::node_set::NodeSet;
 use crate::untouched::{Alike, Likeness};
 use crate::view::View;
-use lattice_model::{Conformance, Node, NodeId};
+use lattice_model::{Conformance, Node, NodeId, hostlist};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -26,6 +26,8 @@ pub struct Columns {
     pub kind: Vec<usize>,
     /// A node of each kind.
     pub kinds: Vec<usize>,
+    /// Where each node is in the list of all by their names, in which `n2` comes before `n10`.
+    pub place: Vec<usize>,
     /// The most GPUs that a node has.
     pub gpus_most: u32,
     /// Which nodes are alike.
@@ -52,8 +54,14 @@ impl Columns {
             topology_group: topology_group[at],
         });
         let none = NodeSet::empty(nodes.len());
+        let index: HashMap<NodeId, usize> = nodes.iter().enumerate().map(|(at, node)| (node.id.clone(), at)).collect();
+        let mut place = vec![0; nodes.len()];
+        for (at, node) in hostlist::by_name(nodes.iter().map(|node| &node.id)).into_iter().enumerate() {
+            place[index[node]] = at;
+        }
         let mut columns = Self {
-            index: nodes.iter().enumerate().map(|(at, node)| (node.id.clone(), at)).collect(),
+            index,
+            place,
             alike: Alike::of(alike),
             conformance_group,
             conformance_groups,

@@ -115,7 +115,7 @@ impl<'a> Draft<'a> {
         }
         for allocation in moving.iter().filter_map(|id| kept.holders.get(id)) {
             let end_ms = expected_end_ms(allocation, self.now_ms);
-            for (node, span) in held_by(self.columns, allocation, kept.owners.number(allocation), end_ms) {
+            for (node, span) in held_by(self.columns, allocation, kept.owners.who(allocation), end_ms) {
                 hold_in_order(self.spans[node].to_mut(), span);
                 changed.insert(node);
             }
@@ -137,7 +137,7 @@ impl<'a> Draft<'a> {
             // Since the end of its attempt; of work that is not known any more, long ago.
             let ended = record.map(|a| a.attempts.last().map_or(self.now_ms, |attempt| attempt.ended_at.0));
             let end_ms = overdue_end_ms(ended.unwrap_or_default(), self.now_ms);
-            let (amount, by, who) = (leaving.resources, leaving.allocation, self.kept.owners.number_of_leaving(leaving));
+            let (amount, by, who) = (leaving.resources, leaving.allocation, self.kept.owners.who_of_leaving(leaving));
             let replica_of = record.and_then(service_of);
             self.hold(node, Span { start_ms: 0, end_ms, amount, by, who, replica_of, has_end: true, is_planned: false });
         }

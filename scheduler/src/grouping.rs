@@ -13,8 +13,8 @@
 use crate::columns::Columns;
 use crate::together::Meeting;
 use crate::untouched::{Count, More};
-use lattice_model::AllocationSpec;
 use lattice_model::feature_choice::Together;
+use lattice_model::{AllocationSpec, Topology};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -26,6 +26,12 @@ pub const ANY: usize = usize::MAX;
 /// `more`: how many free nodes of each likeness are not in `free`, which has the first ones of each, as
 /// many as the work can use. `groups_max`: of how many topology groups the nodes may be.
 pub fn sets(columns: &Columns, free: Vec<usize>, more: &[More], spec: &AllocationSpec, groups_max: usize) -> Vec<Vec<usize>> {
+    if is_contiguous(spec) {
+        let (mut runs, most) = (runs(columns, free), spec.nodes_most() as usize);
+        // The shortest that is long enough, so that longer ones are left to work that needs them.
+        runs.sort_by_key(|run| if run.len() < most { (true, most - run.len()) } else { (false, run.len()) });
+        return runs;
+    }
     let Some(together) = spec.constraints.together() else { return sets_of_any(columns, free, more, spec, groups_max) };
     let mut meeting = Meeting::of(columns, together);
     match together {
@@ -45,6 +51,17 @@ pub fn sets(columns: &Columns, free: Vec<usize>, more: &[More], spec: &Allocatio
             sets.into_iter().map(|set| meeting.needed_first(set, spec.nodes_most())).collect()
         }
     }
+}
+
+/// Whether its nodes must follow each other by their names.
+pub fn is_contiguous(spec: &AllocationSpec) -> bool {
+    spec.constraints.topology == Topology::Contiguous && spec.nodes_most() > 1
+}
+
+/// Those of these nodes that follow each other in the list of all nodes by their names, each run in its order.
+pub fn runs(columns: &Columns, mut nodes: Vec<usize>) -> Vec<Vec<usize>> {
+    nodes.sort_unstable_by_key(|node| columns.place[*node]);
+    nodes.chunk_by(|one, next| columns.place[*one] + 1 == columns.place[*next]).map(<[usize]>::to_vec).collect()
 }
 
 /// These nodes as [`sets`] has them, after some were taken out: if the work asks for numbers of nodes with features, those
@@ -238,6 +255,9 @@ fn count(columns: &Columns, nodes: impl Iterator<Item = usize>, more: &[More]) -
 
 /// How many of these nodes could serve the allocation together, for 1, 2, … topology groups at most.
 pub fn reach(columns: &Columns, nodes: impl Iterator<Item = usize>, spec: &AllocationSpec) -> Vec<usize> {
+    if is_contiguous(spec) {
+        return runs(columns, nodes.collect()).iter().map(Vec::len).max().into_iter().collect();
+    }
     let Some(together) = spec.constraints.together() else { return reach_of_any(columns, nodes, spec) };
     let (mut meeting, nodes) = (Meeting::of(columns, together), nodes.collect::<Vec<usize>>());
     match together {
@@ -296,7 +316,7 @@ fn sums_of_largest(mut counts: Vec<usize>) -> Vec<usize> {
 
 /// How many of these nodes could serve the allocation together.
 pub fn together(columns: &Columns, nodes: impl Iterator<Item = usize>, spec: &AllocationSpec, groups_max: usize) -> usize {
-    if !spec.constraints.conformance && groups_max == ANY && spec.constraints.together().is_none() {
+    if !spec.constraints.conformance && groups_max == ANY && spec.constraints.together().is_none() && !is_contiguous(spec) {
         return nodes.count();
     }
     let reach = reach(columns, nodes, spec);
@@ -308,8 +328,8 @@ mod tests {
     use super::*;
     use crate::state::State;
     use crate::view::View;
+    use lattice_model::NodeState;
     use lattice_model::test_builders::{node, spec};
-    use lattice_model::{NodeState, Topology};
     use proptest::prelude::*;
 
     /// A view of nodes in these topology groups.

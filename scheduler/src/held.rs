@@ -6,6 +6,7 @@
 
 use crate::columns::Columns;
 use crate::node_set::NodeSet;
+use crate::owners::Who;
 use crate::span::{Span, held_by, hold_in_order, known_end_ms};
 use lattice_model::{Allocation, AllocationId, Resources, SharePhase};
 use std::cmp::Reverse;
@@ -52,8 +53,8 @@ impl Held {
         held
     }
 
-    /// Counts what an allocation holds. `who`: the number of its owner.
-    pub fn add(&mut self, columns: &Columns, allocation: &Allocation, who: u32) {
+    /// Counts what an allocation holds. `who`: whose it is.
+    pub fn add(&mut self, columns: &Columns, allocation: &Allocation, who: Who) {
         *self.classes.entry(allocation.spec.preemption_class).or_default() += 1;
         let Some(end_ms) = known_end_ms(allocation) else {
             self.moving.insert(allocation.id);
@@ -93,11 +94,11 @@ impl Held {
         self.ends.iter().take_while(move |(end_ms, _)| *end_ms <= now_ms).map(|(_, id)| *id)
     }
 
-    /// The same with other numbers of owners, by allocation and number.
+    /// The same with others in the place of owners, by allocation and owner.
     #[cfg(test)]
-    pub fn with_owners(&self, number_of: impl Fn(AllocationId, u32) -> u32) -> Self {
+    pub fn with_owners(&self, who_of: impl Fn(AllocationId, Who) -> Who) -> Self {
         let mut held = self.clone();
-        held.spans.iter_mut().flatten().for_each(|span| span.who = number_of(span.by, span.who));
+        held.spans.iter_mut().flatten().for_each(|span| span.who = who_of(span.by, span.who));
         held
     }
 

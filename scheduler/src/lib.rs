@@ -4,7 +4,8 @@
 //! ```text
 //!   View ─▶ State, now ─▶ plan ─┬─▶ claims     what begins now
 //!                               ├─▶ Outlook    for each that waits: reason and expected start
-//!                               └─▶ explain    the same for one, with every node
+//!                               ├─▶ explain    the same for one, with every node
+//!                               └─▶ estimate   the same for work that is not submitted
 //! ```
 //!
 //! Each vCluster's queue has a kind of scheduler. In `interactive-fifo` none begins before those that
@@ -23,8 +24,10 @@ mod classes;
 mod columns;
 mod domains;
 mod draft;
+mod estimate;
 mod explanation;
 mod floors;
+mod forms;
 mod grouping;
 mod headroom;
 mod held;
@@ -55,6 +58,7 @@ mod view;
 mod why_not;
 mod windows;
 
+pub use estimate::{Estimate, estimate};
 pub use explanation::{Explanation, explain};
 pub use holdings::Holdings;
 pub use misfit::{Misfit, misfit};
@@ -95,6 +99,8 @@ mod borrowing_tests;
 #[cfg(test)]
 mod choice_tests;
 #[cfg(test)]
+mod contiguous_tests;
+#[cfg(test)]
 mod grouping_tests;
 #[cfg(test)]
 mod replicas_tests;
@@ -102,6 +108,8 @@ mod replicas_tests;
 mod score_tests;
 #[cfg(test)]
 mod share_policy_tests;
+#[cfg(test)]
+mod spread_tests;
 #[cfg(test)]
 mod state_tests;
 #[cfg(test)]

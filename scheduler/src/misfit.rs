@@ -1,8 +1,9 @@
 //! Whether the registered nodes could ever serve work, whatever their state and their present load.
 
+use crate::grouping::is_contiguous;
 use lattice_model::count::counted;
 use lattice_model::feature_choice::{FeatureSet, Together, has_all};
-use lattice_model::{AllocationSpec, Node, NodeId, Topology, VCluster, hostlist};
+use lattice_model::{AllocationSpec, Constraints, Node, NodeId, Topology, VCluster, hostlist};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -45,20 +46,52 @@ pub fn never_serves(named: Option<&VCluster>, spec: &AllocationSpec, node: &Node
 }
 
 /// Checks whether enough registered nodes could ever serve the work, with those that other vClusters
-/// lend to it; `None`: they could.
+/// lend to it; `None`: they could. Work whose ranks are spread over nodes needs one form that they could serve.
 pub fn misfit<'a>(nodes: impl Iterator<Item = &'a Node>, vclusters: &BTreeMap<String, VCluster>, spec: &AllocationSpec) -> Option<Misfit> {
+    if spec.topology_wait.is_some() {
+        let constraints = Constraints { topology: Topology::Any, ..spec.constraints.clone() };
+        return misfit_of_form(nodes, vclusters, &AllocationSpec { constraints, ..spec.clone() });
+    }
+    if spec.spread.is_none() {
+        return misfit_of_form(nodes, vclusters, spec);
+    }
+    let nodes: Vec<&Node> = nodes.collect();
+    let holds_one = |form: &AllocationSpec| {
+        let holds = |node: &&Node| node.size.holds(&form.amount_of(&node.size)) && node.size.cores >= form.constraints.cores;
+        nodes.iter().any(holds)
+    };
+    let mut last = None;
+    let mut forms = spec.spread_counts().map(|count| spec.spread_over(count)).peekable();
+    while let Some(form) = forms.next() {
+        if holds_one(&form) || forms.peek().is_none() {
+            last = Some(misfit_of_form(nodes.iter().copied(), vclusters, &form)?);
+        }
+    }
+    last.map(|misfit| Misfit { wants: wants(spec), ..misfit })
+}
+
+/// The same for one number of nodes or one range.
+fn misfit_of_form<'a>(
+    nodes: impl Iterator<Item = &'a Node>,
+    vclusters: &BTreeMap<String, VCluster>,
+    spec: &AllocationSpec,
+) -> Option<Misfit> {
     let named = vclusters.get(&spec.vcluster);
     let is_lent = |node: &Node| VCluster::lends(|name| vclusters.get(name), node, spec, 0);
-    let mut fit = Vec::new();
+    let (mut all, mut fit) = (Vec::new(), Vec::new());
     let mut reasons: BTreeMap<String, Vec<NodeId>> = BTreeMap::new();
     for node in nodes {
+        all.push(&node.id);
         let foreign = VCluster::keeps_off(named, node).filter(|_| !is_lent(node));
         match foreign.or_else(|| spec.never_served_by(node)) {
             None => fit.push(node),
             Some(why) => reasons.entry(why).or_default().push(node.id.clone()),
         }
     }
-    let fitting = serving_together(spec, &fit);
+    let fitting = match is_contiguous(spec) {
+        true => hostlist::longest_run(all, &fit.iter().map(|node| &node.id).collect()),
+        false => serving_together(spec, &fit),
+    };
     if fitting >= spec.nodes as usize {
         return None;
     }
@@ -93,15 +126,24 @@ fn in_groups<'n>(spec: &AllocationSpec, nodes: impl Iterator<Item = &'n Node>) -
 /// What the work asks for, for people.
 pub fn wants(spec: &AllocationSpec) -> String {
     let wants = match &spec.share {
+        _ if spec.spread.is_some() && spec.nodes_max.is_some() => {
+            let each = spec.spread.unwrap_or_default();
+            format!("wants {each} for each of {}, in equal parts on {}", counted(spec.launch.ranks, "rank"), spec.nodes_text())
+        }
         None => format!("wants {}", spec.nodes_text()),
         Some(share) if spec.nodes_most() == 1 => format!("wants {share} of one node"),
         Some(share) => format!("wants {share} of each of {}", spec.nodes_text()),
+    };
+    let wants = match spec.nodes_max {
+        None if spec.spread.is_some() && spec.nodes > 1 => format!("{wants} for {}", counted(spec.launch.ranks, "rank")),
+        None | Some(_) => wants,
     };
     let wants = if spec.constraints.conformance { format!("{wants} of one conformance group") } else { wants };
     let wants = match spec.constraints.topology {
         Topology::Tight if spec.nodes_most() > 1 => format!("{wants} in as few topology groups as possible"),
         Topology::AtMost(groups) if spec.nodes_most() > 1 => format!("{wants} in at most {}", counted(groups, "topology group")),
-        Topology::Tight | Topology::AtMost(_) | Topology::Any => wants,
+        Topology::Contiguous if spec.nodes_most() > 1 => format!("{wants} that follow each other by name"),
+        Topology::Tight | Topology::AtMost(_) | Topology::Contiguous | Topology::Any => wants,
     };
     match spec.constraints.together() {
         Some(together) if spec.nodes_most() > 1 => format!("{wants}, {together}"),

@@ -217,7 +217,8 @@ impl Plan<'_> {
 
     /// The reason in a sentence.
     pub(crate) fn sentence(&self, planned: &Planned<'_>) -> String {
-        let wants = misfit::wants(&planned.allocation.spec);
+        let any_from = planned.allocation.any_topology_from().map(|from| format!(" (until {from}, then in any)"));
+        let wants = misfit::wants(&planned.allocation.spec) + &any_from.unwrap_or_default();
         let expectation = match &planned.decision {
             Decision::TooFewNodes => return self.too_few_nodes(planned, &wants),
             Decision::Blocked { obstacle, later: false } => return obstacle.sentence(),
@@ -317,7 +318,9 @@ impl Plan<'_> {
         if let Some(name) = &allocation.spec.reservation {
             return format!("{wants}; reservation {name} has {possible} that could ever serve it: it waits until there are more");
         }
-        let misfit = misfit(view.nodes.values(), &view.vclusters, &allocation.spec).map(|misfit| misfit.summary());
+        // Of work whose ranks are spread, not of one form alone.
+        let spec = view.allocations.get(&allocation.id).map_or(&allocation.spec, |allocation| &allocation.spec);
+        let misfit = misfit(view.nodes.values(), &view.vclusters, spec).map(|misfit| misfit.summary());
         match misfit {
             Some(misfit) => format!("{misfit}: it waits until there are more"),
             None if borrows(&view.vclusters, self.queues[planned.queue].name) => {

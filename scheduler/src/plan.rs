@@ -15,6 +15,7 @@ use crate::borrowing::{Lent, borrows};
 use crate::choice;
 use crate::classes::Classes;
 use crate::draft::{Draft, Service};
+use crate::grouping;
 use crate::headroom::{Headroom, Obstacle};
 use crate::order::{Ordered, Queue, Waiting};
 use crate::replicas::service_of;
@@ -120,8 +121,8 @@ pub(crate) fn plan_within(kept: &State, now: Timestamp, looks: usize) -> Plan<'_
         granted: BTreeMap::new(),
     };
     let mut planned = Vec::with_capacity(order.len());
-    for (queue, Waiting { allocation, class }) in order {
-        let decision = planner.decide(&queues[queue], queue, class, allocation);
+    for (queue, waiting) in order {
+        let (Waiting { allocation, class }, decision) = planner.decide_form(&queues[queue], queue, waiting);
         let ahead = planner.progress[queue].in_line;
         planner.progress[queue].in_line += usize::from(decision.is_in_line());
         planned.push(Planned { allocation, queue, class, ahead, decision });
@@ -239,6 +240,44 @@ struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
+    /// Decides about an allocation. If its ranks are spread over nodes, it begins in the form on the fewest nodes in which
+    /// it can begin now. If there is none, it waits in the first one for which enough nodes are in service. If its wait for
+    /// topology groups is over, it is in the form that takes any.
+    fn decide_form(&mut self, of: &Queue<'a>, queue: usize, first: Waiting<'a>) -> (Waiting<'a>, Decision) {
+        let kept = self.state.kept;
+        let Some(others) = kept.other_forms.get(&first.allocation.id) else {
+            return (first, self.decide(of, queue, first.class, first.allocation));
+        };
+        if let Some(from) = first.allocation.any_topology_from() {
+            let any = others.first().filter(|_| from.0 <= self.state.now_ms);
+            let form = any.map_or(first, |(allocation, class)| Waiting { allocation, class: *class });
+            return (form, self.decide(of, queue, form.class, form.allocation));
+        }
+        let others = others.iter().map(|(allocation, class)| Waiting { allocation, class: *class });
+        let forms: Vec<Waiting<'a>> = std::iter::once(first).chain(others).collect();
+        for form in &forms {
+            if let Some(nodes) = self.begin_form(of, queue, *form) {
+                return (*form, Decision::Begins(nodes));
+            }
+        }
+        let in_service = |form: &Waiting<'a>| kept.columns.up.and_len(&self.classes.all[form.class].candidates);
+        let form = forms.iter().find(|form| in_service(form) >= form.allocation.spec.nodes as usize).copied().unwrap_or(first);
+        (form, self.decide(of, queue, form.class, form.allocation))
+    }
+
+    /// Begins a form of an allocation now, if nothing is in its way.
+    fn begin_form(&mut self, of: &Queue<'a>, queue: usize, form: Waiting<'a>) -> Option<Vec<usize>> {
+        let (Waiting { allocation, class }, progress) = (form, &self.progress[queue]);
+        let is_stopped = is_fifo(of) && progress.is_stopped;
+        if is_stopped || progress.looks_left == 0 || self.headroom.obstacle(allocation).is_some() {
+            return None;
+        }
+        let until_ms = self.state.now_ms.saturating_add(duration_at_ms(&allocation.spec, self.state.now_ms)?);
+        let is_free = self.headroom.obstacle_until(allocation, until_ms).is_none();
+        let whole = if is_free { self.begin(queue, class, allocation, until_ms) } else { None };
+        whole.or_else(|| self.begin_shorter(queue, class, allocation, until_ms))
+    }
+
     fn decide(&mut self, of: &Queue<'a>, queue: usize, class: usize, allocation: &'a Allocation) -> Decision {
         if let Some(obstacle) = Obstacle::of_reservation(self.state.view, allocation, Timestamp(self.state.now_ms)) {
             return Decision::Blocked { obstacle, later: false };
@@ -252,10 +291,7 @@ impl<'a> Planner<'a> {
         if self.progress[queue].looks_left == 0 {
             return Decision::NotReached;
         }
-        let is_fifo = match of.scheduler {
-            SchedulerKind::InteractiveFifo => true,
-            SchedulerKind::HpcBackfill | SchedulerKind::MlTraining | SchedulerKind::ServiceBinPack => false,
-        };
+        let is_fifo = is_fifo(of);
         let Some(longest_ms) = duration_at_ms(&allocation.spec, self.state.now_ms) else {
             let deadline = allocation.spec.deadline().unwrap_or_default();
             return Decision::Blocked { obstacle: Obstacle::Deadline(deadline), later: false };
@@ -394,7 +430,7 @@ impl<'a> Planner<'a> {
         match found {
             Found::Reservation(reservation) => {
                 // Nothing behind the first begins now, whatever is free.
-                let may_preempt = !(is_fifo && progress.is_stopped);
+                let may_preempt = !(is_fifo && progress.is_stopped) && !grouping::is_contiguous(&allocation.spec);
                 (progress.is_stopped, progress.floor_ms) = (true, reservation.start_ms);
                 progress.reservations += 1;
                 let end_ms = reservation.start_ms.saturating_add(duration_ms(&allocation.spec));
@@ -455,7 +491,8 @@ impl<'a> Planner<'a> {
                 Decision::Begins(_) | Decision::NotReached | Decision::NoOtherNode | Decision::Blocked { .. } => continue,
             }
             let progress = &mut self.progress[queue];
-            if !may_borrow[queue] || progress.looks_left == 0 || self.headroom.obstacle(allocation).is_some() {
+            let is_alone = grouping::is_contiguous(&allocation.spec);
+            if !may_borrow[queue] || is_alone || progress.looks_left == 0 || self.headroom.obstacle(allocation).is_some() {
                 continue;
             }
             let Some(longest_ms) = duration_at_ms(&allocation.spec, self.state.now_ms) else { continue };
@@ -485,7 +522,7 @@ impl<'a> Planner<'a> {
     }
 
     fn hold(&mut self, allocation: &Allocation, nodes: &[usize], start_ms: u64, end_ms: u64) {
-        let (has_end, who) = (allocation.spec.walltime.is_some(), self.state.kept.owners.number(allocation));
+        let (has_end, who) = (allocation.spec.walltime.is_some(), self.state.kept.owners.who(allocation));
         let replica_of = service_of(allocation);
         if start_ms > self.state.now_ms {
             self.starts.insert(start_ms);
@@ -494,5 +531,13 @@ impl<'a> Planner<'a> {
             let amount = allocation.spec.amount_of(&self.state.nodes[*node].size);
             self.state.plan(*node, Span { start_ms, end_ms, amount, by: allocation.id, who, replica_of, has_end, is_planned: true });
         }
+    }
+}
+
+/// Whether nothing in this queue begins before what came into it earlier.
+fn is_fifo(queue: &Queue<'_>) -> bool {
+    match queue.scheduler {
+        SchedulerKind::InteractiveFifo => true,
+        SchedulerKind::HpcBackfill | SchedulerKind::MlTraining | SchedulerKind::ServiceBinPack => false,
     }
 }

@@ -154,6 +154,7 @@ fn earliest_by_end(
     let wanted = allocation.spec.nodes as usize;
     let constraints = &allocation.spec.constraints;
     let is_any_choice = class.groups_max(allocation) == grouping::ANY && !constraints.conformance && constraints.together().is_none();
+    let is_any_choice = is_any_choice && !grouping::is_contiguous(&allocation.spec);
     let are_enough = state.columns.up.and_len(&class.candidates) >= wanted && wanted > 0;
     let ends_are_few = state.kept.held.by_end.len() <= ENDS_PER_CANDIDATE_MAX * class.candidates.len();
     if !is_any_choice || !are_enough || !ends_are_few || quotas.depend_on_nodes(allocation) || state.windows.count() > 0 {
@@ -261,6 +262,7 @@ fn earliest_of_pools(
         }
         match allocation.spec.constraints.together() {
             Some(together @ Together::Counted(_)) => earliest_counted(state, together, pool, wanted, floor_ms),
+            None if grouping::is_contiguous(&allocation.spec) => earliest_run(state, &pool, wanted, floor_ms),
             Some(Together::Same(_)) | None => earliest_of(state, pool, wanted, floor_ms),
         }
     };
@@ -325,6 +327,23 @@ fn earliest_counted(
     nodes.truncate(wanted);
     nodes.sort_unstable();
     Some((start_ms, nodes))
+}
+
+/// The earliest start on this many of these nodes that follow each other by their names.
+fn earliest_run(state: &Draft<'_>, available: &[Available], wanted: usize, floor_ms: u64) -> Option<(u64, Vec<usize>)> {
+    let run_at = |start_ms: u64| {
+        let nodes = available.iter().filter(|a| a.from_ms <= start_ms).map(|a| a.node).collect();
+        grouping::runs(state.columns, nodes).into_iter().find(|run| run.len() >= wanted)
+    };
+    let mut starts: Vec<u64> = available.iter().map(|a| a.from_ms).collect();
+    starts.sort_unstable();
+    starts.dedup();
+    // Later, no fewer nodes are available.
+    let start_ms = *starts.get(starts.partition_point(|start_ms| run_at(*start_ms).is_none()))?;
+    let mut nodes = run_at(start_ms)?;
+    nodes.truncate(wanted);
+    nodes.sort_unstable();
+    Some((start_ms.max(floor_ms), nodes))
 }
 
 fn earliest_of(state: &Draft<'_>, mut available: Vec<Available>, wanted: usize, floor_ms: u64) -> Option<(u64, Vec<usize>)> {

@@ -74,6 +74,25 @@ fn that_one_owners_work_does_not_fit_says_nothing_of_anothers() {
 }
 
 #[test]
+fn exclusive_work_shares_nodes_with_its_users_alone() {
+    let exclusive = |mut allocation: Allocation| {
+        spec_of(&mut allocation).exclusive_user = true;
+        allocation
+    };
+    // n1 has a free core. One of the same user and another tenant gets it, and not one of another user.
+    let v = view(1, vec![exclusive(began(core(9, PHYSICS, 30), "n1", 10)), core(11, OTHER_USER_OF_PHYSICS, 60), core(12, CHEMISTRY, 15)]);
+    assert_eq!((placed(&v), starts(&v)), (vec![(id(12), vec!["n1".into()])], vec![(id(11), Some(20))]));
+    let holds = |work: &str| format!("n1 holds {work} (allocation {}), and --exclusive=user keeps the two apart", id(9).short());
+    assert_eq!(why(&v, 11), [holds("work that shares a node only with its user's")]);
+    let v = view(1, vec![began(core(9, PHYSICS, 30), "n1", 10), exclusive(core(11, OTHER_USER_OF_PHYSICS, 60))]);
+    assert_eq!((placed(&v), why(&v, 11)), (vec![], vec![holds("work of another user")]));
+    // A state that followed from a view without such work is one that is made anew.
+    let mut state = State::from(view(1, vec![began(core(9, PHYSICS, 30), "n1", 10)]));
+    state.apply(v);
+    assert_eq!(plan(&state, NOW).claims(|_| Some(1)), []);
+}
+
+#[test]
 fn work_goes_where_its_owner_has_a_share_already() {
     let mut v = view(2, vec![began(core(9, PHYSICS, 30), "n1", 0), core(11, PHYSICS, 60), core(12, CHEMISTRY, 60)]);
     // More of n1 is left over than of n2.
@@ -97,7 +116,7 @@ fn a_leaving_share_is_its_owners_without_a_record_and_somebody_elses_without_an_
     assert_eq!(why, [(n1.clone(), WhyNot::Apart { by: id(99), work: "work whose owner is not known" })]);
     // The user of the work that waits, and another one.
     for (uid, is_placed) in [(1, true), (2, false)] {
-        v.nodes.get_mut(&n1).unwrap().leaving[0].owner = Some(WorkOwner { uid, tenant: "chemistry".into() });
+        v.nodes.get_mut(&n1).unwrap().leaving[0].owner = Some(WorkOwner { uid, tenant: "chemistry".into(), is_exclusive: false });
         assert_eq!(placed(&v).len(), usize::from(is_placed), "user {uid}");
         let why = explain(&v, &v.allocations[&id(11)], NOW).nodes;
         let kept_apart = WhyNot::Apart { by: id(99), work: "work of another user" };

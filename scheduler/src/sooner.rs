@@ -94,6 +94,10 @@ impl Trial {
 
     /// The most nodes, fewer than it asks for.
     fn nodes(&mut self) -> Option<u32> {
+        // With fewer nodes, more of each would be wanted.
+        if self.allocation.spec.spread.is_some() {
+            return None;
+        }
         // It begins with `fits` nodes and does not with `too_many`.
         let (mut fits, mut too_many) = (0, self.allocation.spec.nodes);
         while too_many - fits > 1 {

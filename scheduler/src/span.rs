@@ -1,6 +1,7 @@
 //! Parts of nodes that are held for a time, and until when work holds them.
 
 use crate::columns::Columns;
+use crate::owners::Who;
 use crate::replicas::service_of;
 use lattice_model::spec::WALLTIME_MAX;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, NodeId, Preemption, Resources, SharePhase, Timestamp, millis};
@@ -37,8 +38,7 @@ pub struct Span {
     pub end_ms: u64,
     pub amount: Resources,
     pub by: AllocationId,
-    /// Whose it is: see [`crate::owners::Owners`].
-    pub who: u32,
+    pub who: Who,
     /// The service of which it is a replica, if it is one.
     pub replica_of: Option<AllocationId>,
     /// Whether the work has a walltime.
@@ -51,9 +51,8 @@ pub struct Span {
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     pub amount: Resources,
-    /// Whose it would be: see [`crate::owners::Owners`]. Nothing of anybody else may hold a part of the
-    /// node at the same time.
-    pub who: u32,
+    /// Whose it would be. Nothing of anybody whom that keeps off may hold a part of the node at the same time.
+    pub who: Who,
     /// The service of which it would be a replica, if it is one. No other replica of it may hold a part
     /// of the node at the same time.
     pub replica_of: Option<AllocationId>,
@@ -62,7 +61,7 @@ pub struct Part {
 impl Span {
     /// Whether this part may not be held at the same time, however much of the node is free.
     pub fn keeps_off(&self, part: &Part) -> bool {
-        self.who != part.who || (part.replica_of.is_some() && self.replica_of == part.replica_of)
+        self.who.keeps_off(part.who) || (part.replica_of.is_some() && self.replica_of == part.replica_of)
     }
 }
 
@@ -82,8 +81,8 @@ fn minute_end_ms(at_ms: u64) -> u64 {
     at_ms.div_ceil(60_000).saturating_mul(60_000)
 }
 
-/// The parts of nodes that an allocation of the owner with this number holds until a time, by node.
-pub fn held_by(columns: &Columns, allocation: &Allocation, who: u32, end_ms: u64) -> impl Iterator<Item = (usize, Span)> {
+/// The parts of nodes that an allocation holds until a time, by node. `who`: whose it is.
+pub fn held_by(columns: &Columns, allocation: &Allocation, who: Who, end_ms: u64) -> impl Iterator<Item = (usize, Span)> {
     let has_end = allocation.spec.walltime.is_some() || allocation.state.is_terminal();
     let (by, replica_of) = (allocation.id, service_of(allocation));
     let held = allocation.shares.iter().filter(|share| share.phase != SharePhase::Released);

@@ -20,6 +20,7 @@
 use crate::backlog::Backlog;
 use crate::classes::Classes;
 use crate::columns::{Columns, is_alike};
+use crate::forms;
 use crate::held::Held;
 use crate::owners::Owners;
 use crate::table::Changed;
@@ -39,6 +40,9 @@ pub struct State {
     pub(crate) backlog: Backlog,
     /// What waits, each with the number of its class.
     pub(crate) waiting: BTreeMap<AllocationId, (Arc<Allocation>, usize)>,
+    /// Of what waits and has several forms: the others (see [`crate::forms`]). Of work that is spread over nodes, `waiting`
+    /// has the first form that its nodes could ever serve.
+    pub(crate) other_forms: BTreeMap<AllocationId, Vec<(Arc<Allocation>, usize)>>,
     /// What has nodes, or had and has not released them all.
     pub(crate) holders: BTreeMap<AllocationId, Arc<Allocation>>,
 }
@@ -46,7 +50,7 @@ pub struct State {
 impl From<View> for State {
     fn from(view: View) -> Self {
         let columns = Columns::of(&view);
-        let mut state = Self { held: Held::none(&columns), owners: Owners::of(view.share_policy), columns, view, ..Self::default() };
+        let mut state = Self { held: Held::none(&columns), owners: Owners::of(&view), columns, view, ..Self::default() };
         let all: Vec<Arc<Allocation>> = state.view.allocations.shared().cloned().collect();
         all.iter().for_each(|allocation| state.add(allocation));
         state
@@ -65,12 +69,14 @@ impl State {
         let nodes = self.view.nodes.changes(&view.nodes);
         let are_rules_equal = self.view.vclusters == view.vclusters && self.view.share_policy == view.share_policy;
         let are_rules_equal = are_rules_equal && self.view.reservations == view.reservations;
-        if !are_rules_equal || !nodes.iter().all(stays_alike) {
+        let is_exclusive_node = |(_, node): &Changed<Node>| self.owners.would_tell_users_apart(None, node.as_deref());
+        if !are_rules_equal || !nodes.iter().all(stays_alike) || nodes.iter().any(is_exclusive_node) {
             self.make_anew(view);
             return;
         }
         let allocations = self.view.allocations.changes(&view.allocations);
-        if allocations.len() > self.view.allocations.len().max(view.allocations.len()) / 2 {
+        let is_exclusive = |(_, allocation): &Changed<Allocation>| self.owners.would_tell_users_apart(allocation.as_deref(), None);
+        if allocations.iter().any(is_exclusive) || allocations.len() > self.view.allocations.len().max(view.allocations.len()) / 2 {
             self.make_anew(view);
             return;
         }
@@ -103,18 +109,34 @@ impl State {
         self.owners.add(allocation);
         self.backlog.add(allocation);
         if allocation.waits() {
-            let class = self.classes.add(&self.columns, &self.view, &self.owners, allocation);
-            self.waiting.insert(allocation.id, (Arc::clone(allocation), class));
+            self.add_waiting(allocation);
         }
         if !allocation.state.is_without_nodes() {
-            self.held.add(&self.columns, allocation, self.owners.number(allocation));
+            self.held.add(&self.columns, allocation, self.owners.who(allocation));
             self.holders.insert(allocation.id, Arc::clone(allocation));
+        }
+    }
+
+    fn add_waiting(&mut self, allocation: &Arc<Allocation>) {
+        let mut forms = Vec::new();
+        for form in forms::of(&self.columns, allocation) {
+            let class = self.classes.add(&self.columns, &self.view, &self.owners, &form);
+            forms.push((form, class));
+        }
+        let is_possible = |(form, class): &(Arc<Allocation>, usize)| self.classes.all[*class].possible() >= form.spec.nodes as usize;
+        let first = if allocation.spec.spread.is_some() { forms.iter().position(is_possible).unwrap_or(0) } else { 0 };
+        self.waiting.insert(allocation.id, forms.remove(first));
+        if !forms.is_empty() {
+            self.other_forms.insert(allocation.id, forms);
         }
     }
 
     fn remove(&mut self, allocation: &Allocation) {
         self.backlog.remove(allocation);
         if let Some((_, class)) = self.waiting.remove(&allocation.id) {
+            self.classes.remove(class);
+        }
+        for (_, class) in self.other_forms.remove(&allocation.id).unwrap_or_default() {
             self.classes.remove(class);
         }
         if self.holders.remove(&allocation.id).is_some() {
@@ -125,7 +147,7 @@ impl State {
     /// Forgets the classes of which nothing waits any more.
     fn number_classes(&mut self) {
         self.classes = Classes::default();
-        for (allocation, class) in self.waiting.values_mut() {
+        for (allocation, class) in self.waiting.values_mut().chain(self.other_forms.values_mut().flatten()) {
             *class = self.classes.add(&self.columns, &self.view, &self.owners, allocation);
         }
     }

@@ -39,10 +39,10 @@ fn assert_same(followed: &State, view: &View, now: Timestamp) {
     assert!(!followed.view.nodes.shares_map(&view.nodes) && !followed.view.allocations.shares_map(&view.allocations));
     followed.columns.assert_equal(&made.columns);
     // The numbers of owners are in the order in which they came: who is one owner must be the same.
-    let renumbered = followed.held.with_owners(|by, number| {
+    let renumbered = followed.held.with_owners(|by, who| {
         let record = &followed.holders[&by];
-        assert_eq!(number, followed.owners.number(record));
-        made.owners.number(record)
+        assert_eq!(who, followed.owners.who(record));
+        made.owners.who(record)
     });
     assert_eq!(renumbered, made.held);
     assert_eq!(classes(followed), classes(&made));

@@ -1,7 +1,7 @@
 //! Why an allocation cannot have a node.
 
 use crate::holdings::Holdings;
-use crate::owners::kept_apart;
+use crate::owners::{kept_apart, users_apart};
 use crate::replicas::replica_there;
 use crate::view::View;
 use lattice_model::{Allocation, AllocationId, Exclusion, Node, Resources, Timestamp, VCluster, hostlist};
@@ -39,6 +39,13 @@ pub enum WhyNot {
         /// What the node holds, in words: [`lattice_model::SharePolicy::keeps_apart`].
         work: &'static str,
     },
+    /// Enough of it is free, and `--exclusive=user`, of this allocation or of one there, allows it no part of it.
+    UsersApart {
+        /// What holds a part of the node.
+        by: AllocationId,
+        /// What the node holds, in words: [`lattice_model::ShareUser::keeps_apart`].
+        work: &'static str,
+    },
     /// Enough of it is free, and another replica of the same service has a part of it.
     Replica(AllocationId),
     /// This allocation could not begin there: its prologue failed, or the tasks of its group could not be
@@ -73,6 +80,9 @@ impl std::fmt::Display for WhyNot {
             Self::Reserved { by, from: None } => write!(f, "is kept for allocation {}, whose start is not known", by.short()),
             Self::Full { free, wanted } => write!(f, "has too little free: {}", wanted.short_of(free)),
             Self::Apart { by, work } => write!(f, "holds {work} (allocation {}), and the share policy keeps the two apart", by.short()),
+            Self::UsersApart { by, work } => {
+                write!(f, "holds {work} (allocation {}), and --exclusive=user keeps the two apart", by.short())
+            }
             Self::Replica(by) => write!(f, "has a replica of the same service already (allocation {})", by.short()),
             Self::Lacks(what) => f.write_str(what),
             Self::SetAside { reservation, from, until } => write!(f, "is set aside by reservation {reservation} from {from} to {until}"),
@@ -110,6 +120,9 @@ pub(crate) fn why_not(view: &View, held: &Holdings, node: &Node, allocation: &Al
     }
     if let Some((by, work)) = kept_apart(view, allocation, node, held.holders(&node.id)) {
         return Some(WhyNot::Apart { by, work });
+    }
+    if let Some((by, work)) = users_apart(view, allocation, node, held.holders(&node.id)) {
+        return Some(WhyNot::UsersApart { by, work });
     }
     (!view.alive.contains(&node.id)).then_some(WhyNot::NotAlive)
 }

@@ -11,8 +11,8 @@ use super::status_message::StatusMessages;
 use super::submitted::Submitting;
 use super::watching::AllocationWatch;
 use super::{
-    Api, attaching, checkpoints, comparing, dependencies, diagnosing, explaining, images, launching, mail, monitoring, niceness, output,
-    preempting, scaling, signalling, tasks, telemetry, updating, usage,
+    Api, attaching, checkpoints, comparing, dependencies, diagnosing, estimating, explaining, images, launching, mail, monitoring,
+    niceness, output, preempting, scaling, signalling, tasks, telemetry, updating, usage,
 };
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
@@ -68,11 +68,12 @@ impl AllocationService for Api {
         };
         let warning = mail::joined([warning, mail::warning(self, &spec).await?]);
         if request.dry_run {
-            self.done(&Ask::CheckSubmission { spec: Box::new(spec), owner }).await?;
-            return Ok(Response::new(v1::SubmitResponse { id: String::new(), warning, checked: Some(wire), number: 0 }));
+            self.done(&Ask::CheckSubmission { spec: Box::new(spec.clone()), owner: owner.clone() }).await?;
+            let expected = estimating::expected_start(self, id, spec, owner).await?;
+            return Ok(Response::new(v1::SubmitResponse { id: String::new(), warning, checked: Some(wire), number: 0, expected }));
         }
         let number = self.commit_submission(submitting, id, spec, owner).await?;
-        Ok(Response::new(v1::SubmitResponse { id: id.to_string(), warning, checked: None, number }))
+        Ok(Response::new(v1::SubmitResponse { id: id.to_string(), warning, checked: None, number, expected: None }))
     }
 
     async fn get(&self, request: Request<v1::GetAllocationRequest>) -> Result<Response<v1::Allocation>, Status> {

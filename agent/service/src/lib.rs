@@ -33,6 +33,7 @@ mod dags;
 mod denials;
 mod dependencies;
 mod diagnosing;
+mod estimating;
 mod explaining;
 mod facts;
 mod feeding;

@@ -104,7 +104,7 @@ pub(super) async fn retry(api: &Api, request: Request<v1::RetryTasksRequest>) ->
         false => String::new(),
     };
     let number = api.commit_submission(submitting, id, spec, user).await?;
-    Ok(v1::SubmitResponse { id: id.to_string(), warning, checked: None, number })
+    Ok(v1::SubmitResponse { id: id.to_string(), warning, checked: None, number, expected: None })
 }
 
 /// Adds what only a query of this group answers.

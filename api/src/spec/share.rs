@@ -39,3 +39,7 @@ pub(super) fn from_model(nodes: u32, share: Option<&Resources>) -> v1::ResourceR
 pub fn amount(resources: &Resources) -> v1::Amount {
     v1::Amount { cores: resources.cores, memory_bytes: resources.memory_bytes, gpus: resources.gpus }
 }
+
+pub(super) fn amount_to_model(amount: &v1::Amount) -> Resources {
+    Resources { cores: amount.cores, memory_bytes: amount.memory_bytes, gpus: amount.gpus }
+}

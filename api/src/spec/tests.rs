@@ -82,7 +82,9 @@ fn topology_groups_are_asked_for_with_their_own_field() {
     message.resources.as_mut().unwrap().topology = "tight".into();
     assert_eq!(to_model(&message).map(|model| model.constraints.topology), Ok(Topology::Tight));
     constrain(&mut message, "topology", "tight");
-    let why = "topology is asked for with --topology any or --topology tight (in a request: resources.topology)".into();
+    let why = "topology is asked for with --topology any or --topology tight or --topology contiguous (in a request: \
+               resources.topology)"
+        .into();
     assert_eq!(to_model(&message), Err(SpecError::Invalid { field: "constraint", why }));
 }
 
@@ -668,6 +670,7 @@ prop_compose! {
         AllocationSpec {
             name, tenant, project, vcluster, tags, nodes,
             nodes_max: is_range.then_some(nodes + 1), tasks_per_node, binding,
+            spread: None, topology_wait: None, exclusive_user: gpus % 3 == 1,
             share: share.map(|(cores, memory_bytes, gpus)| Resources { cores: cores.max(u32::from(memory_bytes == 0 && gpus == 0)), memory_bytes, gpus }),
             walltime: seconds.map(Duration::from_secs),
             entrypoint,

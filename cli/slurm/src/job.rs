@@ -226,6 +226,11 @@ impl Job {
         format!("{code}:{signal}")
     }
 
+    /// Whether its nodes must follow each other by their names.
+    pub fn is_contiguous(&self) -> bool {
+        self.allocation.topology == "contiguous"
+    }
+
     /// Its nodes as a hostlist; empty: it has none, or the caller did not ask for them.
     pub fn nodes_text(&self) -> String {
         match (&self.part, &self.recorded) {

@@ -47,7 +47,7 @@ pub const JOB_FIELDS: &[Field<Job>] = &[
     both('D', "NumNodes", "NODES", |job, _| job.node_count().to_string()),
     both('e', "EndTime", "END_TIME", |job, c| c.clock.text_or(job.end_ms(), NOT_KNOWN)),
     both('E', "Dependency", "DEPENDENCY", |job, _| or_null(&dependency_text(job))),
-    both('f', "Feature", "FEATURES", |_, _| NULL.to_owned()),
+    both('f', "Feature", "FEATURES", |job, _| or_null(&job.allocation.features)),
     both('F', "ArrayJobID", "ARRAY_JOB_ID", |job, _| job.base_number().to_string()),
     both('g', "GroupName", "GROUP", |_, _| NULL.to_owned()),
     both('G', "GroupID", "GROUP", |_, _| NULL.to_owned()),
@@ -65,10 +65,10 @@ pub const JOB_FIELDS: &[Field<Job>] = &[
     both('L', "TimeLeft", "TIME_LEFT", time_left),
     both('m', "MinMemory", "MIN_MEMORY", |job, _| memory_text(job.allocation.share.as_ref().map_or(0, |share| share.memory_bytes))),
     both('M', "TimeUsed", "TIME", |job, c| time_used(job, c.clock.now_ms)),
-    both('n', "ReqNodes", "REQ_NODES", |_, _| String::new()),
+    both('n', "ReqNodes", "REQ_NODES", |job, _| job.allocation.nodelist.clone()),
     both('N', "NodeList", "NODELIST", |job, _| job.nodes_text()),
     both('o', "Command", "COMMAND", |job, _| or_null(&job.allocation.command.join(" "))),
-    both('O', "Contiguous", "CONTIGUOUS", |_, _| "0".to_owned()),
+    both('O', "Contiguous", "CONTIGUOUS", |job, _| u8::from(job.is_contiguous()).to_string()),
     both('p', "Priority", "PRIORITY", |job, _| format!("{:.14}", job.priority() as f64 / f64::from(u32::MAX))),
     both('P', "Partition", "PARTITION", |job, c| job.partition(c).to_owned()),
     both('q', "QOS", "QOS", |job, c| job.qos(c).to_owned()),
@@ -87,7 +87,7 @@ pub const JOB_FIELDS: &[Field<Job>] = &[
     both('V', "SubmitTime", "SUBMIT_TIME", |job, c| c.clock.text(job.allocation.submitted_at_ms)),
     both('w', "WCKey", "WCKEY", |_, _| NULL.to_owned()),
     both('W', "Licenses", "LICENSES", |_, _| NULL.to_owned()),
-    both('x', "ExcNodes", "EXC_NODES", |_, _| String::new()),
+    both('x', "ExcNodes", "EXC_NODES", |job, _| job.allocation.exclude.clone()),
     both('X', "CoreSpec", "CORE_SPEC", |_, _| NOT_KNOWN.to_owned()),
     both('y', "Nice", "NICE", |job, _| job.allocation.nice.to_string()),
     both('Y', "SchedNodes", "SCHEDNODES", |_, _| NULL.to_owned()),
@@ -327,6 +327,14 @@ mod tests {
         assert_eq!(of("%i %t"), "12 R");
         assert_eq!(of("%i|%T|%N|%r"), "12|RUNNING|n[1-2]|None");
         assert_eq!(of("%a %q %U %l %L %S %e %C"), "phys high 1000 1:00:00 58:55 2026-03-05T09:59:07 2026-03-05T10:59:07 8");
+        let asks = v1::Allocation {
+            nodelist: "n[1-2]".into(),
+            exclude: "n9".into(),
+            features: "gpu&(a|b)".into(),
+            topology: "contiguous".into(),
+            ..running(12)
+        };
+        assert_eq!(shown(vec![asks], &Layout::of_letters("%n %x %f %O", JOB_FIELDS).unwrap(), "i")[1], "n[1-2] n9 gpu&(a|b) 1");
         let names = Layout::of_names("JobArrayID,StateCompact,Reason", JOB_FIELDS).unwrap();
         assert_eq!(shown(vec![running(12)], &names, "i")[1].split_whitespace().collect::<Vec<_>>(), ["12", "R", "None"]);
         Layout::of_letters("%all", JOB_FIELDS).unwrap();

@@ -60,7 +60,7 @@ pub fn job_lines(job: &Job, details: bool, c: &Context<'_>) -> Vec<String> {
         ),
         "SuspendTime=None SecsPreSuspend=0".to_owned(),
         format!("Partition={}", job.partition(c)),
-        "ReqNodeList=(null) ExcNodeList=(null)".to_owned(),
+        format!("ReqNodeList={} ExcNodeList={}", or_null(&a.nodelist), or_null(&a.exclude)),
         format!("NodeList={}", if waits { "(null)" } else { nodes.as_str() }),
     ];
     if let Some(head) = job.node_names().first() {
@@ -78,8 +78,8 @@ pub fn job_lines(job: &Job, details: bool, c: &Context<'_>) -> Vec<String> {
     let shares = if a.share.is_some() { "OK" } else { "NO" };
     lines.extend([
         format!("MinCPUsNode={} MinMemoryNode={memory} MinTmpDiskNode=0", a.tasks_per_node.max(1)),
-        "Features=(null) DelayBoot=00:00:00".to_owned(),
-        format!("OverSubscribe={shares} Contiguous=0 Licenses=(null) Network=(null)"),
+        format!("Features={} DelayBoot=00:00:00", or_null(&a.features)),
+        format!("OverSubscribe={shares} Contiguous={} Licenses=(null) Network=(null)", u8::from(job.is_contiguous())),
         format!("Command={}", or_null(&command)),
         format!("WorkDir={}", or_null(&a.working_dir)),
     ]);

@@ -21,6 +21,9 @@ pub fn show(session: &Session, spec: &v1::AllocationSpec) -> Result<(), Failure>
     }
 }
 
+/// What `--spread` means for the other rows.
+const SPREAD: &str = "over the fewest nodes that hold the ranks; share and ranks of a node are those on the least number";
+
 fn parts(spec: &v1::AllocationSpec) -> (v1::ResourceRequest, v1::Lifecycle, u32) {
     let ranks = spec.launch.as_ref().map_or(0, |launch| launch.ranks);
     (spec.resources.clone().unwrap_or_default(), spec.lifecycle.clone().unwrap_or_default(), ranks)
@@ -99,6 +102,7 @@ fn text(spec: &v1::AllocationSpec) -> String {
     rows.extend([
         ("Nodes", nodes),
         ("Share", if share.is_empty() { "whole nodes".to_owned() } else { format!("{} of each node", share.join(", ")) }),
+        ("Spread", if resources.spread.is_some() { SPREAD.to_owned() } else { String::new() }),
         (ranks_label, ranks_text),
         ("Topology", resources.topology.clone()),
         ("Excluded", resources.exclude.join(",")),

@@ -20,7 +20,7 @@ use lattice_cli_session::session::Session;
 use lattice_cli_syntax::args::launch::Launch;
 use lattice_cli_syntax::args::{Cli, Command, Global};
 use lattice_cli_syntax::compat::Compat;
-use lattice_cli_syntax::flags::Wireup;
+use lattice_cli_syntax::flags::{Exclusive, Wireup};
 use lattice_cli_syntax::later::Later;
 use lattice_cli_syntax::slurm::{self, OwnOptions, Translated, translate_with};
 use lattice_slurm::commands::version_line;
@@ -99,7 +99,7 @@ pub async fn run(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
     if own.exclusive && !is_inside {
         let flags = &mut launch.flags;
         // The job gets all of its nodes; the constraints of its words say how large they are.
-        (flags.exclusive, flags.mem, flags.gpus, flags.amounts.mem_per_core) = (true, None, None, None);
+        (flags.exclusive, flags.mem, flags.gpus, flags.amounts.mem_per_core) = (Some(Exclusive::Nodes), None, None, None);
     }
     set_own_options(&mut launch, &own)?;
     let dir = std::env::current_dir().map_err(|error| Failure::other(format!("cannot find the working directory: {error}")))?;

@@ -42,9 +42,17 @@ pub struct SubmitFlags {
     /// None of these nodes: n1,n2 or n[1-2], or a file with such lines (a name with a /)
     #[arg(short = 'x', long, value_name = "LIST", overrides_with = "exclude")]
     pub exclude: Option<String>,
-    /// Whole nodes, shared with nobody (the default); not together with --cores, --mem or --gpus
-    #[arg(long)]
-    pub exclusive: bool,
+    /// Whole nodes, shared with nobody (the default); not together with --cores, --mem or --gpus. With =user: nodes are
+    /// shared only with work of the same user
+    #[arg(
+        long,
+        value_name = "WITH",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "nodes",
+        overrides_with = "exclusive"
+    )]
+    pub exclusive: Option<Exclusive>,
     /// Submit even if the registered nodes could never run it; it then waits until other nodes register
     #[arg(long)]
     pub wait_for_nodes: bool,
@@ -69,7 +77,7 @@ pub struct SubmitFlags {
     pub constraint: Vec<String>,
     /// Of how many topology groups (parts of the network) the nodes may be: any; tight (as few as the cluster's nodes
     /// allow: it waits for nodes of one group, or, if none is large enough, of as few as possible); or a number (at most
-    /// so many) [default: any]
+    /// so many). Or contiguous: nodes that follow each other by their names [default: any]
     #[arg(long, value_name = "HOW", overrides_with = "topology", value_parser = parse_topology)]
     pub topology: Option<Topology>,
     /// Implied by the amounts above; alone it is refused
@@ -193,8 +201,9 @@ impl SubmitFlags {
     /// `self` last.
     pub fn merge_over(self, mut under: Self) -> Self {
         // If the two disagree whether nodes are whole or shared, `self` decides.
-        let exclusive = self.exclusive || (under.exclusive && self.first_share_option().is_none());
-        if self.exclusive {
+        let of_under = under.exclusive.filter(|under| *under == Exclusive::User || self.first_share_option().is_none());
+        let exclusive = self.exclusive.or(of_under);
+        if self.exclusive == Some(Exclusive::Nodes) {
             (under.cores, under.mem, under.memory_gb, under.gpus) = (None, None, None, None);
             under.amounts = AmountFlags::default();
         }
@@ -330,7 +339,7 @@ impl SubmitFlags {
             ("--exclude", self.exclude.is_some()),
             ("--constraint", !self.constraint.is_empty()),
             ("--topology", self.topology.is_some()),
-            ("--exclusive", self.exclusive),
+            ("--exclusive", self.exclusive.is_some()),
             ("--wait-for-nodes", self.wait_for_nodes),
             ("--walltime", self.walltime.is_some()),
             ("--signal", self.signal.is_some()),
@@ -351,6 +360,7 @@ impl SubmitFlags {
             ("--project", self.project.is_some()),
             ("--preemption-class", self.preemption_class.is_some()),
             ("--no-preempt", self.no_preempt),
+            ("--spread", self.layout.spread),
         ];
         let given = given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag);
         self.first_share_option()
@@ -408,8 +418,17 @@ fn parse_topology(text: &str) -> Result<Topology, TopologyError> {
 
 /// The text is not a choice of topology groups.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{0:?} is not any, tight, or a number of groups such as 2")]
+#[error("{0:?} is not any, tight, contiguous, or a number of groups such as 2")]
 struct TopologyError(String);
+
+/// `--exclusive`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Exclusive {
+    /// Whole nodes
+    Nodes,
+    /// Shares of nodes, and only the same user's work beside them
+    User,
+}
 
 /// `--export`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -703,9 +722,11 @@ mod tests {
         let both = flags("--memory-gb=1").merge_over(flags("--mem=1M --cores=2"));
         assert_eq!((both.mem, both.memory_gb, both.cores), (None, Some(1), Some(2)));
         let whole = flags("--exclusive").merge_over(flags("--mem=1M --cores=2"));
-        assert_eq!((whole.exclusive, whole.first_share_option()), (true, None));
+        assert_eq!((whole.exclusive, whole.first_share_option()), (Some(Exclusive::Nodes), None));
         let share = flags("--cores=2").merge_over(flags("--exclusive"));
-        assert_eq!((share.exclusive, share.first_share_option()), (false, Some("--cores")));
+        assert_eq!((share.exclusive, share.first_share_option()), (None, Some("--cores")));
+        let of_user = flags("--cores=2").merge_over(flags("--exclusive=user"));
+        assert_eq!((of_user.exclusive, of_user.first_share_option()), (Some(Exclusive::User), Some("--cores")));
         let message = Line::try_parse_from(["x", "--mem", "16"]).err().unwrap().to_string();
         assert!(message.contains("16M") && message.contains("16G"), "{message}");
     }

@@ -36,6 +36,10 @@ pub struct LayoutFlags {
     /// Set the variables of Slurm that programs read (SLURM_PROCID, SLURM_NTASKS, SLURM_JOB_NODELIST, ...)
     #[arg(long)]
     pub slurm_env: bool,
+    /// Spread the ranks of --ntasks over the fewest nodes that hold them in equal parts when the work begins: one node, or
+    /// more nodes with fewer ranks on each
+    #[arg(long)]
+    pub spread: bool,
 }
 
 impl LayoutFlags {
@@ -48,6 +52,7 @@ impl LayoutFlags {
             no_kill_on_bad_exit: self.no_kill_on_bad_exit || (!is_given && under.no_kill_on_bad_exit),
             kill_on_bad_exit: self.kill_on_bad_exit || (!is_given && under.kill_on_bad_exit),
             slurm_env: self.slurm_env || under.slurm_env,
+            spread: self.spread || under.spread,
         }
     }
 

@@ -31,6 +31,7 @@ mod share;
 pub mod slurm;
 pub mod slurm_args;
 pub mod specification;
+mod spread;
 pub mod start_times;
 pub mod tasks;
 pub mod time;

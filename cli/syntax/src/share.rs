@@ -3,6 +3,7 @@
 use crate::UsageError;
 use crate::flags::SubmitFlags;
 use crate::shape::{Shape, complete_shape};
+use lattice_model::Resources;
 use lattice_model::count::counted;
 
 /// The numbers of nodes and ranks, and the amounts of each node; 0: not asked for.
@@ -12,6 +13,8 @@ pub(crate) struct Amounts {
     pub cores: u32,
     pub memory_bytes: u64,
     pub gpus: u32,
+    /// With `--spread`: how much of these is for each rank.
+    pub spread: Option<Resources>,
 }
 
 /// The amounts that the options ask for. `named`: how many nodes `--nodelist` names; 0: it was not given.
@@ -35,16 +38,7 @@ pub(crate) fn resolve(flags: &SubmitFlags, named: u32) -> Result<Amounts, UsageE
         Some(_) if flags.layout.cpus_per_task.is_some() => return Err(one_of("--cpus-per-gpu", "--cpus-per-task", "the cores")),
         Some(each) => each.saturating_mul(gpus_for("--cpus-per-gpu")?),
     };
-    let given = [
-        ("--mem", flags.mem.is_some()),
-        ("--memory-gb", flags.memory_gb.is_some()),
-        ("--mem-per-core", flags.amounts.mem_per_core.is_some()),
-        ("--mem-per-gpu", flags.amounts.mem_per_gpu.is_some()),
-    ];
-    let given: Vec<&str> = given.into_iter().filter(|(_, set)| *set).map(|(flag, _)| flag).collect();
-    if let [one, other, ..] = given[..] {
-        return Err(one_of(one, other, "the memory"));
-    }
+    check_memory(flags)?;
     let bytes = |option: &str, each: u64, count: u32| {
         let too_much = || UsageError::new(format!("{option}: {count} times as much is more memory than any machine has"));
         each.checked_mul(u64::from(count)).ok_or_else(too_much)
@@ -59,13 +53,28 @@ pub(crate) fn resolve(flags: &SubmitFlags, named: u32) -> Result<Amounts, UsageE
     } else {
         flags.mem.unwrap_or(0)
     };
+    // A share has the GPUs for which it has cores or memory.
+    let is_by_gpu = flags.amounts.cpus_per_gpu.is_some() || flags.amounts.mem_per_gpu.is_some();
+    Ok(Amounts { shape, cores, memory_bytes, gpus: if is_by_gpu { gpus_each } else { gpus }, spread: None })
+}
+
+/// Refuses memory that is given twice, and all memory of nodes beside a share of them.
+pub(crate) fn check_memory(flags: &SubmitFlags) -> Result<(), UsageError> {
+    let given = [
+        ("--mem", flags.mem.is_some()),
+        ("--memory-gb", flags.memory_gb.is_some()),
+        ("--mem-per-core", flags.amounts.mem_per_core.is_some()),
+        ("--mem-per-gpu", flags.amounts.mem_per_gpu.is_some()),
+    ];
+    let given: Vec<&str> = given.into_iter().filter(|(_, set)| *set).map(|(flag, _)| flag).collect();
+    if let [one, other, ..] = given[..] {
+        return Err(one_of(one, other, "the memory"));
+    }
     if let (Some(0), Some(share)) = (flags.mem, flags.first_share_option()) {
         let why = format!("--mem=0 asks for all memory of each node, and {share} for a share of it");
         return Err(UsageError::new(why).with_hint("leave one of them out: without amounts, nodes are whole"));
     }
-    // A share has the GPUs for which it has cores or memory.
-    let is_by_gpu = flags.amounts.cpus_per_gpu.is_some() || flags.amounts.mem_per_gpu.is_some();
-    Ok(Amounts { shape, cores, memory_bytes, gpus: if is_by_gpu { gpus_each } else { gpus } })
+    Ok(())
 }
 
 fn one_of(one: &str, other: &str, what: &str) -> UsageError {
@@ -134,7 +143,7 @@ mod tests {
     fn of(line: &str) -> Result<(u32, u32, u32, u64, u32), String> {
         let flags = Line::try_parse_from(std::iter::once("x").chain(line.split_whitespace())).unwrap().flags;
         let shown = |error: UsageError| format!("{error} | {}", error.hint.as_deref().unwrap_or_default());
-        let Amounts { shape, cores, memory_bytes, gpus } = resolve(&flags, 0).map_err(shown)?;
+        let Amounts { shape, cores, memory_bytes, gpus, spread: _ } = resolve(&flags, 0).map_err(shown)?;
         Ok((shape.nodes, shape.tasks_per_node, cores, memory_bytes >> 20, gpus))
     }
 

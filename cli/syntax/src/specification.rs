@@ -5,13 +5,15 @@
 use crate::UsageError;
 use crate::civil::Clock;
 use crate::constraints::{Asked, constraints};
-use crate::flags::{SubmitFlags, tags_once};
+use crate::flags::{Exclusive, SubmitFlags, tags_once};
 use crate::scaling::ScalingFlags;
 use crate::share::{self, Amounts};
+use crate::spread;
 use crate::warning::EndWarning;
 use lattice_api::v1;
 use lattice_model::NodeId;
 use lattice_model::launch::Pmi;
+use lattice_model::spec::NODES_MAX;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
@@ -67,10 +69,12 @@ pub fn build(flags: &SubmitFlags, program: Program, context: Context) -> Result<
     let Context { tenant, vcluster, mut env, dir, nodelist, exclude, pmi, clock } = context;
     let utf8 = |dir: &Path| dir.to_str().map(str::to_owned).ok_or_else(|| UsageError::new("the working directory's name is not UTF-8"));
     let (working_dir, submit_dir) = (utf8(&flags.working_dir(&dir))?, utf8(&dir)?);
-    if let Some(share) = flags.first_share_option().filter(|_| flags.exclusive) {
+    if let Some(share) = flags.first_share_option().filter(|_| flags.exclusive == Some(Exclusive::Nodes)) {
         return Err(UsageError::new(format!("--exclusive asks for whole nodes, and {share} for a share of each node: leave one out")));
     }
-    let Amounts { shape: fits, cores, memory_bytes, gpus } = share::resolve(flags, u32::try_from(nodelist.len()).unwrap_or(u32::MAX))?;
+    let named = u32::try_from(nodelist.len()).unwrap_or(u32::MAX);
+    let amounts = if flags.layout.spread { spread::resolve(flags, named)? } else { share::resolve(flags, named)? };
+    let Amounts { shape: fits, cores, memory_bytes, gpus, spread } = amounts;
     let Asked { values, features } = constraints(flags)?;
     let default_name = match &program {
         Program::Script { name, .. } => name.clone(),
@@ -90,7 +94,12 @@ pub fn build(flags: &SubmitFlags, program: Program, context: Context) -> Result<
     let everywhere = fits.nodes.saturating_mul(fits.tasks_per_node);
     // On more nodes of a range, `tasks_per_node` on each would be more ranks.
     let is_range = flags.nodes.is_some_and(|nodes| nodes.most.is_some());
-    let ranks = if fits.ranks < everywhere || (is_range && flags.ranks.is_some()) { fits.ranks } else { 0 };
+    let is_given = fits.ranks < everywhere || (is_range && flags.ranks.is_some()) || spread.is_some();
+    let ranks = if is_given { fits.ranks } else { 0 };
+    let nodes_max = match spread {
+        Some(_) => fits.ranks.min(NODES_MAX),
+        None => flags.nodes.and_then(|n| n.most).unwrap_or_default(),
+    };
     let launch = v1::LaunchShape { ranks, ..flags.layout.to_message() };
     let uenv = flags.uenv.as_ref().map(|uenv| dir.join(uenv).to_string_lossy().into_owned());
     let mut spec = v1::AllocationSpec {
@@ -104,7 +113,7 @@ pub fn build(flags: &SubmitFlags, program: Program, context: Context) -> Result<
         session,
         resources: Some(v1::ResourceRequest {
             nodes: fits.nodes,
-            nodes_max: flags.nodes.and_then(|n| n.most).unwrap_or_default(),
+            nodes_max,
             constraints: values,
             features,
             topology: flags.topology.map_or(String::new(), |groups| groups.to_string()),
@@ -115,6 +124,10 @@ pub fn build(flags: &SubmitFlags, program: Program, context: Context) -> Result<
             memory_gb: flags.memory_gb.unwrap_or_default(),
             gpus,
             exclude: exclude.iter().map(ToString::to_string).collect(),
+            // With the other times.
+            topology_wait_seconds: 0,
+            exclusive_user: flags.exclusive == Some(Exclusive::User),
+            spread: spread.map(|each| v1::Amount { cores: each.cores, memory_bytes: each.memory_bytes, gpus: each.gpus }),
         }),
         lifecycle: Some(v1::Lifecycle {
             r#type: if flags.service { "unbounded" } else { "bounded" }.to_owned(),
@@ -194,7 +207,7 @@ mod tests {
         assert_eq!((spec.env["A"].as_str(), spec.env["B"].as_str()), ("1", "2"));
         let resources = spec.resources.unwrap();
         assert_eq!((resources.nodes, resources.nodelist), (2, vec!["n2".to_owned(), "n1".to_owned()]));
-        let both = SubmitFlags { exclusive: true, mem: Some(1 << 30), ..Default::default() };
+        let both = SubmitFlags { exclusive: Some(Exclusive::Nodes), mem: Some(1 << 30), ..Default::default() };
         let refused = build(&both, Program::Session, context).unwrap_err();
         assert!(refused.what.contains("--exclusive") && refused.what.contains("--mem"), "{refused}");
     }

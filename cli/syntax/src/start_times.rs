@@ -33,6 +33,9 @@ pub struct StartFlags {
     /// It may begin with less than its walltime if it fits in no other way now, but with at least this
     #[arg(long, alias = "time-min", value_name = "TIME", overrides_with = "walltime_min", value_parser = parse_least)]
     pub walltime_min: Option<Duration>,
+    /// Wait in its queue for the nodes of --topology for this long at most, and then take nodes of any topology groups
+    #[arg(long, value_name = "TIME", overrides_with = "topology_wait", value_parser = parse_least)]
+    pub topology_wait: Option<Duration>,
     /// Be later in its queue, as if it had waited so many minutes less; 100 if no number is given. Operators alone may
     /// give a number below 0
     #[arg(
@@ -67,6 +70,7 @@ impl StartFlags {
             begin: self.begin.or(under.begin),
             deadline: self.deadline.or(under.deadline),
             walltime_min: self.walltime_min.or(under.walltime_min),
+            topology_wait: self.topology_wait.or(under.topology_wait),
             nice: self.nice.or(under.nice),
             comment: self.comment.or(under.comment),
             reservation: self.reservation.or(under.reservation),
@@ -81,6 +85,7 @@ impl StartFlags {
             ("--begin", self.begin.is_some()),
             ("--deadline", self.deadline.is_some()),
             ("--walltime-min", self.walltime_min.is_some()),
+            ("--topology-wait", self.topology_wait.is_some()),
             ("--nice", self.nice.is_some()),
             ("--comment", self.comment.is_some()),
             ("--reservation", self.reservation.is_some()),
@@ -102,6 +107,9 @@ impl StartFlags {
             walltime_min_seconds: self.walltime_min.map_or(0, |least| least.as_secs()),
         };
         spec.timing = (timing != v1::Timing::default()).then_some(timing);
+        if let (Some(wait), Some(resources)) = (self.topology_wait, spec.resources.as_mut()) {
+            resources.topology_wait_seconds = wait.as_secs();
+        }
         spec.nice = self.nice.unwrap_or_default();
         spec.comment = self.comment.clone().unwrap_or_default();
         spec.reservation = self.reservation.clone().unwrap_or_default();

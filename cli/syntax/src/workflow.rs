@@ -384,7 +384,7 @@ allocations:
         assert_eq!(first.program, StepProgram::Command(vec!["python".into(), "pre process.py".into()]));
         assert_eq!(first.flags.nodes.map(|nodes| nodes.least), Some(2));
         assert_eq!(first.flags.walltime.map(|time| time.as_secs()), Some(7200));
-        assert_eq!((second.flags.tasks_per_node, second.flags.exclusive), (Some(4), true));
+        assert_eq!((second.flags.tasks_per_node, second.flags.exclusive), (Some(4), Some(crate::flags::Exclusive::Nodes)));
         assert_eq!(second.flags.env, [("A".to_owned(), "b".to_owned())]);
         let on = |step: &WorkflowStep| step.flags.depends_on.iter().map(|d| format!("{}:{}", d.r#ref, d.condition)).collect::<Vec<_>>();
         assert_eq!(on(second), ["preprocess:success"]);

@@ -15,6 +15,8 @@ pub fn trials() -> Vec<Trial> {
         CHOICES.test("work_waits_for_nodes_that_have_what_it_asks_for_together", &[], waits),
         CHOICES.test("what_no_nodes_have_or_does_not_fit_is_refused_in_words", &[], refused),
         CHOICES.test("amounts_of_cores_gpus_and_all_nodes_are_the_shares_of_each_node", &[], amounts),
+        CHOICES.test("contiguous_nodes_follow_each_other_by_their_names", &[], contiguous),
+        CHOICES.test("ranks_are_spread_over_the_fewest_nodes_that_hold_them", &[], spread),
     ]
 }
 
@@ -122,4 +124,63 @@ fn amounts(world: &World) {
     assert_eq!([&whole["exclude"], &whole["features"]], [&json!(["n2"]), &json!("(red|blue)")], "{whole}");
     let seen = lines(world, &["-G", "4", "-N", "2", "-n", "2", "--mem-per-gpu=16M"], "echo $LATTICE_SIMULATED_VISIBLE_DEVICES");
     assert!(seen.len() == 2 && seen.iter().all(|gpus| gpus.split(',').count() == 2), "{seen:?}");
+}
+
+fn contiguous(world: &World) {
+    let holds = world.submit(&["-w", "n2", "--", "/bin/sleep", "300"]);
+    world.running(&holds);
+    assert_eq!(lines(world, &["-N", "2", "--topology", "contiguous"], "echo $LATTICE_NODE"), ["n3", "n4"]);
+    let script = world.script("contiguous.sh", "#!/bin/sh\n#SBATCH -N 3 --contiguous -t 5\necho on $SLURM_JOB_NODELIST\n");
+    let waits = world.submit(&[&script]);
+    let explanation = world.ok(&["explain", &waits]);
+    assert!(explanation.contains("wants 3 nodes that follow each other by name"), "{explanation}");
+    world.ok(&["cancel", &holds]);
+    world.completed(&waits);
+    let log = world.log(&waits);
+    assert!(log.contains("on n[1-3]") || log.contains("on n[2-4]"), "{log}");
+    let refused = world.run(&["submit", "-N", "5", "--topology", "contiguous", "--", "/bin/true"]);
+    assert!(refused.code() == 4 && refused.err().contains("this cluster has 4 that could ever serve it"), "{}", refused.err());
+}
+
+fn spread(world: &World) {
+    let nodes: Value = serde_json::from_str(&world.ok(&["nodes", "-o", "json"])).unwrap();
+    let cores = nodes[0]["cores"].as_u64().unwrap();
+    // The node of each rank.
+    let on = |ranks: u64, more: &[&str]| {
+        let ranks = ranks.to_string();
+        lines(world, &[&["--spread", "-n", &ranks][..], more].concat(), "echo $LATTICE_NODE")
+    };
+    let different = |mut nodes: Vec<String>| {
+        nodes.dedup();
+        nodes.len()
+    };
+    let one = on(cores, &["--mem-per-core=8M"]);
+    assert_eq!((one.len() as u64, different(one)), (cores, 1));
+    for more in [&["--mem-per-core=8M"][..], &[]] {
+        let two = on(cores + 1, more);
+        assert_eq!((two.len() as u64, different(two)), (cores + 1, 2), "{more:?}");
+    }
+    // Half of each node is held, so no node has all cores.
+    let half = cores.div_ceil(2).to_string();
+    let holds = world.submit(&["-N", "4", "--cores", &half, "--", "/bin/sleep", "300"]);
+    world.running(&holds);
+    if cores > 1 {
+        let several = on(cores, &["--mem-per-core=8M"]);
+        assert!(several.len() as u64 == cores && different(several.clone()) > 1, "{several:?}");
+    }
+    let ranks = (cores + 1).to_string();
+    let waits = world.submit(&["--spread", "-n", &ranks, "--", "/bin/true"]);
+    let explanation = world.ok(&["explain", &waits]);
+    assert!(explanation.contains(&format!("wants 2 nodes for {ranks} ranks")), "{explanation}");
+    world.ok(&["cancel", &holds]);
+    world.completed(&waits);
+    let ranks = (4 * cores + 1).to_string();
+    for (args, code, why) in [
+        (&["--spread", "-n", &ranks][..], 4, format!("wants 1 core for each of {ranks} ranks, in equal parts on 1 to {ranks} nodes")),
+        (&["--spread"], 2, "--spread needs a number of ranks".to_owned()),
+        (&["--spread", "-n", "2", "-N", "2"], 2, "--nodes has no meaning".to_owned()),
+    ] {
+        let refused = world.run(&[&["submit"], args, &["--", "/bin/true"]].concat());
+        assert!(refused.code() == code && refused.err().contains(&why), "{args:?}: {} {}", refused.code(), refused.err());
+    }
 }

@@ -149,11 +149,34 @@ fn answers(w: &World) {
         done.out().strip_prefix("Submitted batch job ").unwrap_or_else(|| panic!("{}{}", done.out(), done.err())).trim().to_owned();
     assert_eq!(w.run(&["wait", &number]).code(), 0);
     assert_eq!(std::fs::read_to_string(dir.join(format!("slurm-{number}.out"))).unwrap(), "wrapped wrap\n");
+    // A variable of Slurm's that describes no job may be set, and others may not.
+    let set = site.run("sbatch", &dir, &["--parsable", "-t", "5", "--export=ALL,SLURM_X=1", "--wrap", "echo x $SLURM_X"]);
+    let number = set.out().trim().to_owned();
+    assert_eq!((set.code(), w.run(&["wait", &number]).code()), (0, 0), "{}", set.err());
+    assert_eq!(std::fs::read_to_string(dir.join(format!("slurm-{number}.out"))).unwrap(), "x 1\n");
+    let wrong = site.run("sbatch", &dir, &["-t", "5", "--export=ALL,SLURM_PROCID=1", "--wrap=true"]);
+    assert!(wrong.code() == 1 && wrong.err().contains("SLURM_PROCID"), "{}", wrong.err());
+    // What it asks of nodes is shown.
+    let asks = site.run("sbatch", &dir, &["--parsable", "-H", "-t", "5", "-w", "n1", "-x", "n2", "--wrap=true"]).out().trim().to_owned();
+    let record = site.run("scontrol", &dir, &["show", "job", &asks]).out();
+    assert!(record.contains("ReqNodeList=n1 ExcNodeList=n2"), "{record}");
+    w.ok(&["cancel", &asks]);
     let quiet = site.run("sbatch", &dir, &["-Q", "--parsable", "-M", "lab", "-H", "-t", "5", "--wrap=true"]);
     let answer = quiet.out().trim().to_owned();
     let held = answer.strip_suffix(";lab").unwrap_or_else(|| panic!("{answer} {}", quiet.err()));
     assert_eq!(w.status(held)["held"], true);
     w.ok(&["cancel", held]);
+    // All nodes are held for an hour, so it would begin later.
+    let nodes = w.lattice.json(&["nodes"]).unwrap().as_array().unwrap().len().to_string();
+    let free = site.run("sbatch", &dir, &["--test-only", "-t", "5", "--wrap=true"]).err();
+    assert!(free.contains("Job 0 to start at ") && free.contains(" processors on nodes n"), "{free}");
+    let holds = w.submit(&["-N", &nodes, "-t", "1h", "--", "/bin/sleep", "3600"]);
+    w.running(&holds);
+    let later = site.run("sbatch", &dir, &["--test-only", "-t", "5", "--wrap=true"]).err();
+    let start = |line: &str| line.split(" to start at ").nth(1).and_then(|rest| rest.split(' ').next()).map(str::to_owned);
+    assert!(start(&later) > start(&free) && start(&free).is_some(), "{free}{later}");
+    w.ok(&["cancel", &holds]);
+    w.ended(&holds);
     for (args, why) in [
         (&["--no-such-option", "x.sh"][..], "sbatch: error: --no-such-option: there is no such option"),
         (&["missing.sh"], "sbatch: error: cannot read the script missing.sh"),

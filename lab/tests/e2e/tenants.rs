@@ -13,6 +13,7 @@ pub fn trials() -> Vec<Trial> {
         TENANTS.test("work_that_needs_a_part_of_a_node_is_placed_where_the_quota_allows_it", &[], parts),
         TENANTS.test("schedulers_that_race_exceed_no_quota", &[], race),
         TENANTS.test("shares_of_two_tenants_meet_on_a_node_only_where_the_policy_allows_it", &[], share_policy),
+        TENANTS.test("exclusive_work_shares_a_node_with_its_users_work_alone", &[], exclusive_user),
         TENANTS.test("tenants_are_operators_business", &[], operators),
     ]
 }
@@ -166,6 +167,36 @@ fn share_policy(w: &World) {
     for tenant in ["physics", "chemistry"] {
         w.ok(&["admin", "tenant", "delete", tenant]);
     }
+}
+
+fn exclusive_user(w: &World) {
+    let core = |args: &[&str]| w.submit(&[args, &["--cores=1", "-w", "n1", "--", "/bin/sleep", "600"]].concat());
+    let theirs = |args: &[&str]| {
+        let done = w.run_as(NOBODY, &[&["submit", "-o", "name", "--cores=1", "-w", "n1"], args, &["--", "/bin/sleep", "600"]].concat());
+        assert_eq!(done.code(), 0, "{}", done.err());
+        done.out().trim().to_owned()
+    };
+    let first = core(&["--exclusive=user", "-t", "1h"]);
+    w.running(&first);
+    // A core of n1 is free, and the other user does not get it; the same user does.
+    let waits = theirs(&["-t", "1h"]);
+    let explained = w.ok(&["explain", &waits]);
+    assert!(explained.contains("holds work that shares a node only with its user's"), "{explained}");
+    assert_eq!(text(&w.status(&waits), "state"), "Pending");
+    let second = core(&["-t", "10m"]);
+    w.running(&second);
+    for id in [&first, &second] {
+        w.ok(&["cancel", id]);
+        w.ended(id);
+    }
+    w.running(&waits);
+    // The other way around.
+    let exclusive = core(&["--exclusive=user", "-t", "1h"]);
+    w.wait("its reason", || w.ok(&["explain", &exclusive]).contains("holds work of another user"));
+    w.ok(&["cancel", &waits]);
+    w.running(&exclusive);
+    w.ok(&["cancel", &exclusive]);
+    w.ended(&exclusive);
 }
 
 fn race(w: &World) {

@@ -60,6 +60,11 @@ fn groups(w: &World) {
     assert_eq!((text(&waits, "state"), text(&waits, "topology")), ("Pending".to_owned(), "tight".to_owned()), "{waits}");
     let why = w.ok(&["explain", &tight]);
     assert!(why.contains("in as few topology groups as possible") && why.contains("(--topology any)"), "{why}");
+    let limited = w.submit(&["-N", "2", "--topology", "1", "--topology-wait", "15s", "--walltime", "1m", "--", "/bin/true"]);
+    let why = w.ok(&["explain", &limited]);
+    assert!(why.contains("in at most 1 topology group (until "), "{why}");
+    w.completed(&limited);
+    assert_eq!(nodes_of(w, &limited), ["n3", "n5"]);
     w.ok(&["cancel", &first]);
     w.running(&tight);
     assert_eq!(nodes_of(w, &tight), ["n1", "n3"]);

@@ -6,8 +6,8 @@ use super::timing::granted_walltime;
 use super::{ApplyContext, Holding, Ledger, Outcome, Subject};
 use lattice_model::count::{counted, is_or_are};
 use lattice_model::{
-    Allocation, AllocationId, AllocationState, AuditAction, Claim, Epoch, Exclusion, Leaving, NodeId, Resources, Shares, Topology,
-    WorkOwner,
+    Allocation, AllocationId, AllocationState, AuditAction, Claim, Epoch, Exclusion, Leaving, Node, NodeId, Resources, ShareUser, Shares,
+    Topology, WorkOwner, hostlist,
 };
 use std::collections::BTreeSet;
 
@@ -48,8 +48,9 @@ impl Ledger {
         let run_lease_ms = self.run_lease_of(&allocation.spec)?;
         self.within_reservation(&allocation, context.at)?;
         well_formed(&allocation, claim)?;
+        let form = allocation.spread_over(claim.shares.len());
         let mut conflicts: Vec<Conflict> =
-            claim.shares.iter().filter_map(|share| self.conflict(&allocation, share)).take(CONFLICTS_MAX).collect();
+            claim.shares.iter().filter_map(|share| self.conflict(&form, share)).take(CONFLICTS_MAX).collect();
         if conflicts.is_empty() {
             conflicts = self.of_reservations(&allocation, claim, context.at);
         }
@@ -57,7 +58,12 @@ impl Ledger {
             conflicts = self.of_other_groups(&allocation, claim);
         }
         if conflicts.is_empty() {
-            conflicts.extend(self.of_other_features(&allocation, claim).or_else(|| self.of_too_many_groups(&allocation, claim)));
+            conflicts.extend(self.of_other_features(&allocation, claim));
+        }
+        let takes_any_groups = allocation.any_topology_from().is_some_and(|from| from <= context.at);
+        if conflicts.is_empty() && !takes_any_groups {
+            let groups = self.of_too_many_groups(&allocation, claim);
+            conflicts.extend(groups.or_else(|| self.of_scattered_nodes(&allocation, claim)));
         }
         if !conflicts.is_empty() {
             return Err(Refusal::Conflict { conflicts });
@@ -156,7 +162,8 @@ impl Ledger {
             };
             return against(holder.map(|h| h.allocation), why);
         }
-        let (holder, why) = self.replica_beside(allocation, &share.node).or_else(|| self.kept_apart(allocation, &share.node))?;
+        let apart = self.replica_beside(allocation, &share.node).or_else(|| self.kept_apart(allocation, &share.node));
+        let (holder, why) = apart.or_else(|| self.users_apart(allocation, node))?;
         against(Some(holder), why)
     }
 
@@ -178,6 +185,15 @@ impl Ledger {
         Some(Conflict { node: first.node.clone(), holder: None, why })
     }
 
+    /// A conflict if its nodes do not follow each other by their names, and the allocation asks for that.
+    fn of_scattered_nodes(&self, allocation: &Allocation, claim: &Claim) -> Option<Conflict> {
+        let is_asked = allocation.spec.constraints.topology == Topology::Contiguous;
+        let nodes: BTreeSet<&NodeId> = claim.shares.iter().filter(|_| is_asked).map(|share| &share.node).collect();
+        let first = claim.shares.first().filter(|_| hostlist::longest_run(self.nodes.keys(), &nodes) < nodes.len())?;
+        let why = "and the others do not follow each other by their names, as is asked for".to_owned();
+        Some(Conflict { node: first.node.clone(), holder: None, why })
+    }
+
     /// The allocation on the node beside which the share policy allows no share of this one, and why.
     /// Its holding may be live or leaving: as long as it is there, its processes may be.
     fn kept_apart(&self, allocation: &Allocation, node: &NodeId) -> Option<(AllocationId, String)> {
@@ -190,10 +206,22 @@ impl Ledger {
         })
     }
 
+    /// The allocation on the node beside which `--exclusive=user`, of either, allows no share of this one, and why.
+    fn users_apart(&self, allocation: &Allocation, node: &Node) -> Option<(AllocationId, String)> {
+        let user = ShareUser::of(allocation);
+        self.holdings(&node.id).iter().find_map(|held| {
+            let leaving = || node.leaving.iter().find(|leaving| leaving.allocation == held.allocation);
+            let of_record = self.allocations.get(&held.allocation).map(|holder| ShareUser::of(holder));
+            let work = user.keeps_apart(of_record.or_else(|| ShareUser::of_leaving(leaving()?)))?;
+            let why = format!("holds {work}, allocation {} (epoch {}): --exclusive=user keeps the two apart", held.allocation, held.epoch);
+            Some((held.allocation, why))
+        })
+    }
+
     /// Updates the node's list of leaving shares, which schedulers see.
     pub(super) fn show_leaving(&mut self, context: &mut ApplyContext, id: &NodeId) {
         let leaves = |h: &Holding| {
-            let owner = self.allocations.get(&h.allocation).map(|a| WorkOwner { uid: a.owner.uid, tenant: a.spec.tenant.clone() });
+            let owner = self.allocations.get(&h.allocation).map(|a| WorkOwner::of(a));
             Leaving { allocation: h.allocation, epoch: h.epoch, resources: h.resources, fenced: h.fenced, owner }
         };
         let held = self.holdings(id).iter();

@@ -98,7 +98,7 @@ fn a_share_counts_until_its_node_has_released_it() {
     // Its record has no share then, and schedulers do not get it: that of the node has the owner.
     s.done(Action::Cancel { id: id(1), by: user(7) });
     let leaving = &s.ledger.node(&node(0)).unwrap().leaving;
-    assert_eq!(leaving[0].owner, Some(WorkOwner { uid: 7, tenant: "physics".into() }));
+    assert_eq!(leaving[0].owner, Some(WorkOwner { uid: 7, tenant: "physics".into(), is_exclusive: false }));
     assert_eq!(conflict(claim(&mut s, 3, 0)).0, Some(id(1)));
     claim(&mut s, 2, 0).unwrap();
     s.report(0, released(1, epoch));
@@ -131,4 +131,20 @@ fn a_policy_ends_nothing_and_a_mixed_node_takes_no_more_until_one_owner_is_left(
     assert_eq!(conflict(claim(&mut s, 5, 0)).0, Some(id(1)));
     s.done(policy(SharePolicy::Anyone));
     claim(&mut s, 5, 0).unwrap();
+}
+
+#[test]
+fn exclusive_work_is_beside_its_users_work_alone_and_no_other_comes_beside_it() {
+    let mut s = Story::new(2);
+    for (number, uid, exclusive_user) in [(1, 7, true), (2, 8, false), (3, 7, false), (4, 8, true)] {
+        let spec = AllocationSpec { share: Some(CORES), exclusive_user, ..spec(1, RequeuePolicy::Always, 9) };
+        s.done(Action::Submit { id: id(number), spec: Box::new(spec), owner: user(uid), claim: None });
+    }
+    claim(&mut s, 1, 0).unwrap();
+    let (holder, why) = conflict(claim(&mut s, 2, 0));
+    assert!(holder == Some(id(1)) && why.contains("work that shares a node only with its user's"), "{why}");
+    assert!(why.ends_with("--exclusive=user keeps the two apart"), "{why}");
+    claim(&mut s, 2, 1).unwrap();
+    claim(&mut s, 4, 1).unwrap();
+    claim(&mut s, 3, 0).unwrap();
 }

@@ -167,7 +167,7 @@ impl Ledger {
                 state: allocation.state,
                 resources: held.resources,
                 nodes: allocation.shares.list().node_list(),
-                spec: (*allocation.spec).clone(),
+                spec: allocation.spec.spread_over(u32::try_from(allocation.shares.len()).unwrap_or(u32::MAX)),
                 vni: held.vni,
                 requeue_count: allocation.requeue_count,
                 run_lease_ms: held.run_lease_ms,

@@ -213,7 +213,7 @@ impl History {
             return;
         }
         for share in record.shares.iter() {
-            let owner = (!two.is_multiple_of(3)).then(|| WorkOwner { uid: record.owner.uid, tenant: record.spec.tenant.clone() });
+            let owner = (!two.is_multiple_of(3)).then(|| WorkOwner::of(&record));
             let leaving = Leaving { allocation: id, epoch: record.epoch, resources: share.resources, fenced: two % 8 == 2, owner };
             self.change_node(share.node, |node, _| node.leaving.push(leaving));
         }

@@ -185,7 +185,7 @@ mod tests {
         assert_eq!((spec.working_dir.as_str(), spec.submit_dir.as_str()), ("/project/sub", "/project"));
         let model = lattice_api::spec::to_model(&spec).unwrap();
         assert_eq!(model.submit_dir.as_deref(), Some(Path::new("/project")));
-        let both = SubmitFlags { exclusive: true, mem: Some(1 << 30), ..Default::default() };
+        let both = SubmitFlags { exclusive: Some(lattice_cli_syntax::flags::Exclusive::Nodes), mem: Some(1 << 30), ..Default::default() };
         let refused = refused(&both);
         assert!(refused.contains("--exclusive") && refused.contains("--mem"), "{refused}");
     }

@@ -31,6 +31,9 @@ pub(super) fn complete(command: Command, all: &[Given], job: &mut Job) -> Result
             return Err(refusal(given, &ValueError::not_honoured(second, SOCKETS_BOUND)));
         }
     }
+    if let Some(given) = find(all, "contiguous").filter(|_| find(all, "switches").is_some()) {
+        return Err(refusal(given, &ValueError::not_honoured("beside --switches", "leave one of the two out")));
+    }
     if let Some(given) = find(all, "mail-user").filter(|_| find(all, "mail-type").is_none()) {
         // Nothing is sent, and the quorum refuses an address for nothing.
         job.pieces.iter_mut().for_each(|piece| piece.words.retain(|word| !word.starts_with("--mail-user=")));
@@ -56,7 +59,8 @@ pub(super) fn complete(command: Command, all: &[Given], job: &mut Job) -> Result
         job.pieces.retain(|piece| !piece.words.is_empty());
         return Ok(());
     };
-    if let Some(gpus) = gpus_of_ranks(job, shape.tasks_per_node) {
+    let spreads = is_spread(job, &numbers);
+    if let Some(gpus) = gpus_of_ranks(job, shape.tasks_per_node).filter(|_| !spreads) {
         added.push(format!("--gpus={gpus}"));
     }
     let cores = shape.tasks_per_node.saturating_mul(numbers.cpus.unwrap_or(1));
@@ -66,21 +70,27 @@ pub(super) fn complete(command: Command, all: &[Given], job: &mut Job) -> Result
         // Of `srun`: a step takes no amounts, so its options stay, and a job of its own has whole nodes.
         added = least_amounts(job, cores, &added);
     } else {
-        let is_share = !added.is_empty() || SHARES.iter().any(|ours| job.value_of(ours).is_some_and(|value| value != "0"));
+        let has_amounts = SHARES.iter().any(|ours| job.value_of(ours).is_some_and(|value| value != "0"));
+        let has_gpus_of_ranks = spreads && job.value_of("--gpus-per-task").is_some();
+        let is_share = !added.is_empty() || has_amounts || has_gpus_of_ranks;
         let counts_cores = numbers.ranks.is_some() || numbers.per_node.is_some() || numbers.cpus.is_some();
         if is_share {
             refuse_all_memory(all)?;
-            if (counts_cores || job.value_of("--mem-per-core").is_some()) && job.value_of("--cpus-per-gpu").is_none() {
+            if spreads {
+                // The amounts of a node follow from how many ranks it gets.
+                added.extend((!has_amounts).then(|| "--shared".to_owned()));
+            } else if (counts_cores || job.value_of("--mem-per-core").is_some()) && job.value_of("--cpus-per-gpu").is_none() {
                 added.push(format!("--cores={}", if job.own.overcommit { 1 } else { cores }));
             }
         }
     }
-    let spreads = numbers.nodes.is_some() || numbers.per_node.is_some();
-    if let (Some(ranks @ 2..), false, true) =
-        (number(job.value_of("--ntasks")), spreads, matches!(command, Command::Sbatch | Command::Salloc))
+    if spreads {
+        added.push("--spread".to_owned());
+    } else if let (Some(ranks @ 2..), None, None, Command::Sbatch | Command::Salloc) =
+        (number(job.value_of("--ntasks")), numbers.nodes, numbers.per_node, command)
     {
         job.notes.push(format!("-n {ranks} without -N: all {ranks} ranks are on one node; -N or --ntasks-per-node spreads them"));
-        // Slurm would take more nodes. It is refused where no node has so many cores, and never crowded.
+        // It is refused where no node has so many cores, and never crowded.
         let has_cores = numbers.cpus.is_some() || added.iter().any(|word| word.starts_with("--cores="));
         if !has_cores && !job.own.overcommit {
             added.push(format!("--constraint=core_count>={ranks}"));
@@ -121,6 +131,18 @@ fn numbers(all: &[Given], job: &Job) -> Numbers {
     let per_node = number(job.value_of("--tasks-per-node"));
     let of_gpus = || divided("--gpus-per-task").filter(|_| per_node.is_none() || nodes.is_none());
     Numbers { ranks: number(job.value_of("--ntasks")).or_else(of_gpus), nodes, per_node, cpus: number(job.value_of("--cpus-per-task")) }
+}
+
+/// Whether the ranks get as many nodes as they need: nothing says how many nodes there are, or what each has.
+fn is_spread(job: &Job, numbers: &Numbers) -> bool {
+    let is_given = |ours: &&str| job.value_of(ours).is_some();
+    let is_whole = job.has_plain("--exclusive") || job.own.exclusive;
+    let amounts_depend = ["--gpus-total", "--mem-per-gpu", "--cpus-per-gpu", "--nodelist", "--topology-wait"].iter().any(is_given)
+        || (is_whole && ["--mem-per-core", "--gpus-per-task"].iter().any(is_given))
+        || job.value_of("--distribution").is_some_and(|how| how.starts_with("plane"));
+    let is_number_alone = numbers.nodes.is_none() && numbers.per_node.is_none();
+    let has_several = number(job.value_of("--ntasks")).is_some_and(|ranks| ranks > 1);
+    has_several && is_number_alone && !amounts_depend && !job.own.overcommit
 }
 
 /// `--ntasks-per-gpu`: the number of ranks follows from that of GPUs.

@@ -3,6 +3,7 @@
 use super::amounts::whole_number;
 use super::option::{Around, Meaning};
 use super::value_error::ValueError;
+use lattice_model::duration::{self, BareNumber};
 
 const ONE_PER_CORE: &str = "cores are counted here, never their threads";
 const NO_OTHER_BINDING: &str = "ranks can be bound to cores, ldoms or sockets: --cpu-bind";
@@ -17,19 +18,23 @@ pub(super) fn node_file(value: &str, _: Around<'_>) -> Result<Meaning, ValueErro
 pub(super) fn exclusive(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
     match value {
         "" | "1" | "yes" => Ok(Meaning::word("--exclusive")),
-        other => Err(ValueError::not_honoured(other, "use --exclusive alone: whole nodes, shared with nobody")),
+        "user" => Ok(Meaning::word("--exclusive=user")),
+        other => Err(ValueError::not_honoured(other, "use --exclusive alone: whole nodes, shared with nobody; or --exclusive=user")),
     }
 }
 
-/// `--switches`: a switch is a topology group. The job waits for them as long as it takes.
+/// `--switches`: a switch is a topology group. Behind @ is how long the job waits for them.
 pub(super) fn switches(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
-    if value.contains('@') {
-        return Err(ValueError::not_honoured(
-            value,
-            "leave @TIME out: the job waits for its topology groups, or takes any without --switches",
-        ));
+    let (switches, wait) = value.split_once('@').map_or((value, None), |(switches, wait)| (switches, Some(wait)));
+    let mut words = vec![format!("--topology={}", whole_number(switches, "switches")?)];
+    if let Some(wait) = wait {
+        match duration::parse(wait, BareNumber::Minutes)?.as_secs() {
+            // It waits for none.
+            0 => words.clear(),
+            seconds => words.push(format!("--topology-wait={seconds}s")),
+        }
     }
-    Ok(Meaning::word(format!("--topology={}", whole_number(value, "switches")?)))
+    Ok(Meaning { words, note: None })
 }
 
 /// `--constraint`. Programs that have none give an empty one.

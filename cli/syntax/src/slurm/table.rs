@@ -77,7 +77,7 @@ pub const OPTIONS: &[SlurmOption] = &[
     valued(ALL, 'C', "constraint", "gpu&nvme_scratch", Rule::By(places::constraint)),
     valued(ALL, NONE, "container", "bundle", Rule::Refused(IMAGE)),
     valued(ALL, NONE, "container-id", "x", Rule::Refused(IMAGE)),
-    flag(ALL, NONE, "contiguous", Rule::Refused("use --switches=1: all nodes are of one topology group")),
+    flag(ALL, NONE, "contiguous", Rule::Plain("--topology=contiguous")).with("not together with --switches"),
     valued(ALL, 'S', "core-spec", "1", Rule::Refused(NO_SYSTEM_CORES)),
     valued(ALL, NONE, "cores-per-socket", "8", Rule::Refused(NODES_BY_FEATURES)),
     valued(ALL, NONE, "cpu-bind", "cores", Rule::By(places::cpu_bind))
@@ -98,7 +98,7 @@ pub const OPTIONS: &[SlurmOption] = &[
     flag(SRUN, NONE, "exact", Rule::Harmless("a step gets the cores that it asks for")),
     valued(ALL, 'x', "exclude", "n[1-2]", Rule::Word("--exclude")),
     perhaps(JOBS, NONE, "exclusive", "", Rule::By(places::exclusive))
-        .with("amounts beside it choose nodes that have at least so much; =user and =mcs are refused"),
+        .with("amounts beside it choose nodes that have at least so much; =user; =mcs is refused"),
     perhaps(SRUN, NONE, "exclusive", "", Rule::Own(Sets::Exclusive, "")),
     valued(SBATCH | SRUN, NONE, "export", "ALL,A=1", Rule::By(values::export)).with("names alone only on a command line"),
     valued(SBATCH, NONE, "export-file", "file", Rule::Refused("have the script read the file: `. FILE`")),
@@ -158,7 +158,8 @@ pub const OPTIONS: &[SlurmOption] = &[
     valued(ALL, 'F', "nodefile", "nodes.txt", Rule::By(places::node_file)),
     valued(ALL, 'w', "nodelist", "n[1-2]", Rule::Word("--nodelist")),
     valued(ALL, 'N', "nodes", "2-4", Rule::Word("--nodes")),
-    valued(ALL, 'n', "ntasks", "8", Rule::Word("--ntasks")).with("without -N and --ntasks-per-node: on one node that has so many cores"),
+    valued(ALL, 'n', "ntasks", "8", Rule::Word("--ntasks"))
+        .with("without -N and --ntasks-per-node: on the fewest nodes that have the cores free"),
     valued(ALL, NONE, "ntasks-per-core", "1", Rule::By(amounts::ranks_of_core)).with("only 1"),
     valued(ALL, NONE, "ntasks-per-gpu", "2", Rule::By(amounts::ranks_of_gpu)).with("with --gpus-per-node, --gres or --gpus"),
     valued(ALL, NONE, "ntasks-per-node", "4", Rule::Word("--tasks-per-node")),
@@ -202,7 +203,8 @@ pub const OPTIONS: &[SlurmOption] = &[
     valued(ALL, NONE, "sockets-per-node", "2", Rule::Refused(NODES_BY_FEATURES)),
     flag(ALL, NONE, "spread-job", Rule::Refused(BY_NODES)),
     flag(JOBS, NONE, "stepmgr", Rule::Refused(LEAVE_OUT)),
-    valued(ALL, NONE, "switches", "2", Rule::By(places::switches)).with("at most so many topology groups; with a time it is refused"),
+    valued(ALL, NONE, "switches", "2", Rule::By(places::switches))
+        .with("at most so many topology groups; with @TIME it waits so long for them, and then takes any"),
     valued(SRUN, NONE, "task-epilog", "x", Rule::Refused(BY_SCRIPT)),
     valued(SRUN, NONE, "task-prolog", "x", Rule::Refused(BY_SCRIPT)),
     flag(SBATCH | SRUN, NONE, "test-only", Rule::Own(Sets::TestOnly, "use `sbatch`, or `lattice submit --dry-run`")),

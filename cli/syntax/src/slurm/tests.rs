@@ -128,7 +128,10 @@ fn the_last_of_an_option_counts_and_some_exclude_others() {
 
 #[test]
 fn shares_have_the_cores_of_their_ranks() {
-    assert_eq!(ours("-n 4 -c 2"), "--ntasks=4 --cpus-per-task=2", "whole nodes");
+    assert_eq!(ours("-n 4 -c 2"), "--ntasks=4 --cpus-per-task=2 --spread", "whole nodes");
+    assert_eq!(ours("-n 4 --mem-per-cpu=1G"), "--ntasks=4 --mem-per-core=1G --spread");
+    assert_eq!(ours("-n 4 --gpus-per-task=1"), "--ntasks=4 --gpus-per-task=1 --shared --spread");
+    assert_eq!(ours("-n 4 --gpus-per-node=2"), "--ntasks=4 --gpus=2 --spread");
     assert_eq!(ours("-N 1 -n 4 -c 2 --mem=4G"), "--nodes=1 --ntasks=4 --cpus-per-task=2 --mem=4G --cores=8");
     assert_eq!(ours("-N 2 -n 6 --gres=gpu:1"), "--nodes=2 --ntasks=6 --gpus=1 --cores=3");
     assert_eq!(ours("--mem-per-cpu=2G -c 4"), "--mem-per-core=2G --cpus-per-task=4 --cores=4");
@@ -152,7 +155,7 @@ fn shares_have_the_cores_of_their_ranks() {
     );
     assert_eq!(ours("-N 1 -n 2 --ntasks-per-core=1"), "--nodes=1 --ntasks=2 --cpus-per-task=1");
     let step = translated(Command::Srun, "-n 4 --gpus-per-task=1").unwrap();
-    assert_eq!((step.words, step.of_job), (words("--ntasks=4 --gpus-per-task=1"), words("--gpus=4 --cores=4")));
+    assert_eq!((step.words, step.of_job), (words("--ntasks=4 --gpus-per-task=1"), words("--shared --spread")));
 }
 
 #[test]
@@ -166,18 +169,31 @@ fn whole_nodes_have_at_least_the_amounts() {
     );
     assert_eq!((ours("--exclusive --mem=0").as_str(), ours("--mem=0").as_str()), ("--exclusive", "--mem=0"));
     let step = translated(Command::Srun, "--exclusive -n 2 --mem=64G").unwrap();
-    assert_eq!((step.words, step.of_job), (words("--ntasks=2 --mem=64G"), words("--constraint=memory_gb>=64")));
+    assert_eq!((step.words, step.of_job), (words("--ntasks=2 --mem=64G"), words("--constraint=memory_gb>=64 --spread")));
     assert!(translated(Command::Sbatch, "--exclusive -G 4").is_err() && translated(Command::Sbatch, "--mem=0 --gres=gpu:1").is_err());
 }
 
 #[test]
-fn ranks_of_one_node_are_pointed_out() {
+fn ranks_without_a_number_of_nodes_are_spread_or_pointed_out() {
     let notes = |args: &str| translated(Command::Sbatch, args).unwrap().notes;
-    assert_eq!(notes("-n 8"), ["-n 8 without -N: all 8 ranks are on one node; -N or --ntasks-per-node spreads them"]);
-    let one_node = ["-n 8", "-n 8 -O", "-n 8 -c 2", "-n 8 --mem=1G"].map(ours);
-    let want = ["--ntasks=8 --constraint=core_count>=8", "--ntasks=8", "--ntasks=8 --cpus-per-task=2", "--ntasks=8 --mem=1G --cores=8"];
-    assert_eq!(one_node, want, "a node that has the cores, unless they are shared out");
-    for quiet in ["-n 1", "-n 8 -N 1", "-n 8 --ntasks-per-node=4", "-n 2 -w n[1-2]", "-N 2"] {
+    for one_node in ["-n 8 -O", "-n 8 -m plane=4"] {
+        assert_eq!(notes(one_node), ["-n 8 without -N: all 8 ranks are on one node; -N or --ntasks-per-node spreads them"]);
+    }
+    for (args, words) in [
+        ("-n 8", "--ntasks=8 --spread"),
+        ("-n 8 -O", "--ntasks=8"),
+        ("-n 8 -c 2", "--ntasks=8 --cpus-per-task=2 --spread"),
+        ("-n 8 --mem=1G", "--ntasks=8 --mem=1G --spread"),
+        ("-n 8 -m plane=4", "--ntasks=8 --distribution=plane=4 --constraint=core_count>=8"),
+        ("--exclusive -n 8 --mem=1G", "--exclusive --ntasks=8 --constraint=memory_gb>=1 --spread"),
+        (
+            "--exclusive -n 8 --gpus-per-task=1",
+            "--exclusive --ntasks=8 --gpus-per-task=1 --constraint=gpu_count=8 --constraint=core_count>=8",
+        ),
+    ] {
+        assert_eq!(ours(args), words, "{args}");
+    }
+    for quiet in ["-n 1", "-n 8", "-n 8 -N 1", "-n 8 --ntasks-per-node=4", "-n 2 -w n[1-2]", "-N 2"] {
         assert_eq!(notes(quiet), Vec::<String>::new(), "{quiet}");
     }
 }
@@ -192,6 +208,11 @@ fn distributions_and_bindings_are_honoured_where_they_mean_the_same() {
         ("--mem-bind=prefer,local", "--memory-policy=preferred"),
         ("--gpu-bind=per_task:2", "--gpus-per-task=2 --gpus=2"),
         ("--switches=1", "--topology=1"),
+        ("--switches=1@10", "--topology=1 --topology-wait=600s"),
+        ("--switches=2@1:00:00", "--topology=2 --topology-wait=3600s"),
+        ("--switches=1@0", ""),
+        ("--contiguous", "--topology=contiguous"),
+        ("--exclusive=user --mem=1G", "--exclusive=user --mem=1G"),
         ("--mincpus=16 -C gpu", "--constraint=core_count>=16 --constraint=gpu"),
         ("--constraint= --qos=", ""),
         ("-N 2-4 --use-min-nodes", "--nodes=2"),
@@ -208,7 +229,9 @@ fn distributions_and_bindings_are_honoured_where_they_mean_the_same() {
         "--cpu-bind=map_cpu:0,1",
         "--mem-bind=rank",
         "--gpu-bind=map_gpu:0",
-        "--switches=1@10",
+        "--switches=1@soon",
+        "--switches=1 --contiguous",
+        "--exclusive=mcs",
         "--hint=memory_bound",
         "--threads-per-core=2",
         "-t 0",

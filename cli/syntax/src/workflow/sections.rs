@@ -23,6 +23,8 @@ const OPTIONS: [(&str, &[&str]); 5] = [
             "memory-gb",
             "gpus",
             "topology",
+            "topology-wait",
+            "spread",
         ],
     ),
     ("lifecycle", &["walltime", "preemption-class", "min-nodes", "max-nodes"]),

@@ -32,7 +32,7 @@ use std::path::Path;
 
 /// An allocation with its spec, the `Arc`s around both, and its entries in the indexes of
 /// allocations.
-const ALLOCATION_BYTES: usize = 1840;
+const ALLOCATION_BYTES: usize = 1888;
 /// A share with the name of its node. Not counted one by one: there may be 10,000 of them, and a
 /// change of one must not cost the number of all.
 const SHARE_BYTES: usize = 144;
@@ -299,7 +299,7 @@ pub fn node_bytes(node: &Node) -> usize {
 
 fn leaving_bytes(leaving: &Leaving) -> usize {
     let Leaving { allocation: _, epoch: _, resources: _, fenced: _, owner } = leaving;
-    LEAVING_BYTES + owner.as_ref().map_or(0, |WorkOwner { uid: _, tenant }| text_bytes(tenant))
+    LEAVING_BYTES + owner.as_ref().map_or(0, |WorkOwner { uid: _, tenant, is_exclusive: _ }| text_bytes(tenant))
 }
 
 /// Memory of a list's content; an empty list has no block.
@@ -473,7 +473,10 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
         tags,
         nodes: _,
         nodes_max: _,
+        spread: _,
         share: _,
+        topology_wait: _,
+        exclusive_user: _,
         constraints,
         tasks_per_node: _,
         binding: _,

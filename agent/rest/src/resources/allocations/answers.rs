@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn a_submission_that_was_only_checked_has_no_place() {
-        let done = v1::SubmitResponse { id: "1f".into(), warning: "it waits".into(), checked: None, number: 12 };
+        let done = v1::SubmitResponse { id: "1f".into(), warning: "it waits".into(), checked: None, number: 12, expected: None };
         let made = Submitted::of(done.clone(), vec!["ignored".into()]);
         assert_eq!((made.id.as_deref(), made.job, made.warnings.len()), (Some("1f"), Some(12), 2));
         let response = made.respond();

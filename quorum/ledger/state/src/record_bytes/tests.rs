@@ -276,7 +276,7 @@ fn no_text_and_no_list_of_a_node_is_left_out() {
         epoch: Epoch(u64::MAX),
         resources: Resources { cores: u32::MAX, memory_bytes: u64::MAX, gpus: u32::MAX },
         fenced: true,
-        owner: Some(WorkOwner { uid: u32::MAX, tenant: long() }),
+        owner: Some(WorkOwner { uid: u32::MAX, tenant: long(), is_exclusive: true }),
     };
     let drift = Drift { since: Timestamp(1), expected: components(), sensitive: true, overdue: false };
     let domain = LocalDomain { cores: u32::MAX, gpus: u32::MAX };

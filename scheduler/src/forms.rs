@@ -1,0 +1,45 @@
+//! Work that may be placed in several forms. A form is the same allocation with another specification, and has a class of
+//! its own. Work whose ranks are spread over nodes has one for each number of nodes
+//! ([`lattice_model::AllocationSpec::spread_over`]). Work that waits for topology groups for a limited time has a second one,
+//! which takes any groups.
+
+use crate::columns::Columns;
+use lattice_model::{Allocation, Topology};
+use std::sync::Arc;
+
+/// So many forms of an allocation are tried, those on the fewest nodes: each costs a look at the nodes in each plan.
+const FORMS_MAX: usize = 32;
+
+/// The forms of an allocation. If it is spread: those for which the registered nodes are large enough, on the fewest nodes
+/// first; if there is none, the first form.
+pub fn of(columns: &Columns, allocation: &Arc<Allocation>) -> Vec<Arc<Allocation>> {
+    if allocation.spec.topology_wait.is_some() {
+        return vec![Arc::clone(allocation), with_any_topology(allocation)];
+    }
+    if allocation.spec.spread.is_none() {
+        return vec![Arc::clone(allocation)];
+    }
+    let mut counts = vec![0_usize; columns.kinds.len()];
+    columns.kind.iter().for_each(|kind| counts[*kind] += 1);
+    let are_enough = |form: &Arc<Allocation>| {
+        let fits = |kind: &usize| {
+            let size = &columns.nodes[columns.kinds[*kind]].size;
+            size.holds(&form.spec.amount_of(size)) && size.cores >= form.spec.constraints.cores
+        };
+        (0..counts.len()).filter(fits).map(|kind| counts[kind]).sum::<usize>() >= form.spec.nodes as usize
+    };
+    let all = || allocation.spec.spread_counts().map(move |nodes| allocation.spread_over(nodes as usize));
+    let mut forms: Vec<Arc<Allocation>> = all().filter(are_enough).take(FORMS_MAX).collect();
+    if forms.is_empty() {
+        forms.extend(all().next());
+    }
+    forms
+}
+
+/// The form that takes nodes of any topology groups.
+fn with_any_topology(allocation: &Arc<Allocation>) -> Arc<Allocation> {
+    let mut form = Allocation::clone(allocation);
+    let spec = Arc::make_mut(&mut form.spec);
+    (spec.constraints.topology, spec.topology_wait) = (Topology::Any, None);
+    Arc::new(form)
+}
