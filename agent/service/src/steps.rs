@@ -130,6 +130,7 @@ fn own_step(allocation: &Allocation, run: &Run) -> Option<v1::JobStep> {
             ranks: 1,
             nodes: run.head.to_string(),
             node_count: 1,
+            is_entry: true,
             ..Default::default()
         },
         Entrypoint::Command { argv } => {
@@ -142,6 +143,7 @@ fn own_step(allocation: &Allocation, run: &Run) -> Option<v1::JobStep> {
                 ranks: placed.iter().map(|ranks| ranks.count).sum(),
                 nodes: hostlist::fold_in_order(placed.iter().map(|ranks| &ranks.node)),
                 node_count: u32::try_from(placed.len()).unwrap_or(u32::MAX),
+                is_entry: true,
                 ..Default::default()
             }
         }
@@ -180,6 +182,7 @@ fn to_proto(step: JobStep, run: &Run) -> v1::JobStep {
         node_count,
         began_at_ms: began_at.0,
         ended_at_ms: ended_at.map_or(0, |at| at.0),
+        is_entry: false,
     }
 }
 

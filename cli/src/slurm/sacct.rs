@@ -3,6 +3,7 @@
 use super::cluster::{expanded, fetch_sizes};
 use super::command_line::{Command, or_variable};
 use super::jobs::{Wanted, add_task_nodes, expand, job_ids};
+use super::steps::{self, StepsOfJobs};
 use super::surroundings::{Surroundings, user_names};
 use crate::failure::{Exit, Failure};
 use crate::output::{Notation, print};
@@ -12,8 +13,7 @@ use lattice_api::v1;
 use lattice_cli_syntax::slurm_args::sacct::Sacct;
 use lattice_model::history::{JOBS_MAX, PAGE_LEN_MAX};
 use lattice_slurm::account::{self, ACCOUNT_FIELDS, Line, lines};
-use lattice_slurm::job::Job;
-use lattice_slurm::job_id::Step;
+use lattice_slurm::job::{Job, Part};
 use lattice_slurm::json;
 use lattice_slurm::listing::{Form, InvalidField, Listing, help_format};
 use lattice_slurm::state::States;
@@ -93,7 +93,11 @@ async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
     if args.batch_script {
         return scripts(&client, &jobs).await;
     }
-    let lines = lines(jobs, !args.allocations);
+    let steps = if args.allocations { StepsOfJobs::new() } else { steps::fetch(&client, &jobs).await? };
+    let lines = lines(jobs, !args.allocations, |job| match job.part {
+        Part::Whole => steps.get(&job.allocation.id).cloned(),
+        Part::Task(_) | Part::Waiting { .. } => None,
+    });
     surroundings.with(|context| {
         let notation = if args.data.json.is_some() { Some(Notation::Json) } else { args.data.yaml.as_ref().map(|_| Notation::Yaml) };
         if let Some(notation) = notation {
@@ -110,7 +114,7 @@ async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
 fn wants_step(wanted: &Wanted, line: &Line) -> bool {
     let Some(ids) = &wanted.ids else { return true };
     let of_job = |number: u64| number == line.job.base_number() || number == line.job.number();
-    ids.iter().filter(|id| of_job(id.number)).any(|id| id.step.is_none_or(|step| step == Step::Batch && line.is_batch))
+    ids.iter().filter(|id| of_job(id.number)).any(|id| id.step.is_none_or(|step| line.step.as_ref().is_some_and(|row| row.is(step))))
 }
 
 fn refuse(args: &Sacct) -> Result<(), Failure> {

@@ -90,6 +90,11 @@ fn scripts_launch(w: &World) {
         assert_eq!(of_rank, wanted, "rank {rank}");
     }
     assert!(log.contains("\nlaunch gave 9\n"), "{log}");
+    let found = w.lattice.json(&["status", &id, "--steps"]).unwrap();
+    let steps = found["steps"].as_array().unwrap();
+    let shown: Vec<_> = steps.iter().map(|step| (text(step, "step"), text(step, "state"), step["ranks"].clone(), step["exit_code"].clone())).collect();
+    let batch = ("batch".to_owned(), "Completed".to_owned(), 1.into(), 0.into());
+    assert_eq!(shown, [batch, ("0".to_owned(), "Failed".to_owned(), 6.into(), 9.into())], "once, although its head began again");
     w.assert_nothing_left();
 }
 

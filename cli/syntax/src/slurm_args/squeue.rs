@@ -77,7 +77,7 @@ pub struct Squeue {
     /// Only jobs in these states, or "all"
     #[arg(short = 't', long, value_name = "LIST")]
     pub states: Vec<String>,
-    /// Refused: `sacct` shows steps
+    /// The steps that run: all, or only of these jobs, such as 12, or only these steps, such as 12.0
     #[arg(short = 's', long, value_name = "LIST", num_args = 0..=1, default_missing_value = "")]
     pub steps: Option<String>,
     /// Only jobs of these users
