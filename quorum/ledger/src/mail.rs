@@ -147,14 +147,13 @@ impl Ledger {
         let tasks = self.task_groups.get(&group)?;
         let is_every_end = wanted.events.contains(&MailEvent::End);
         let count = tasks.failed + if is_every_end { tasks.completed + tasks.cancelled } else { 0 };
-        let is_due = wanted.events.contains(&MailEvent::ArrayTasks) && count < TASK_MAILS_MAX;
-        // They are few, or no mail is due.
-        let reported = || tasks.ended.iter().filter(|(outcome, _)| is_every_end || outcome.is_failure());
-        is_due.then(|| EndedBefore {
-            count,
-            is_every_end,
-            tasks: reported().map(|(outcome, tasks)| (*outcome, tasks.clone())).collect(),
-        })
+        if !wanted.events.contains(&MailEvent::ArrayTasks) || count >= TASK_MAILS_MAX {
+            return None;
+        }
+        // They are few, or no mail would be due.
+        let reported = tasks.ended.iter().filter(|(outcome, _)| is_every_end || outcome.is_failure());
+        let tasks = reported.map(|(outcome, tasks)| (*outcome, tasks.clone())).collect();
+        Some(EndedBefore { count, is_every_end, tasks })
     }
 
     /// Records that mail is due of the tasks that have ended since, of the first ones.
