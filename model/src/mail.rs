@@ -85,7 +85,7 @@ impl fmt::Display for MailEvent {
 
 /// The text is no event.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is no event: use {list}, {}", MailEvent::ArrayTasks.name(), list = MailEvent::ALL.map(MailEvent::name).join(", "))]
+#[error("{0:?} is no event: use {list}, {tasks}", tasks = MailEvent::ArrayTasks.name(), list = MailEvent::ALL.map(MailEvent::name).join(", "))]
 pub struct NoSuchMailEvent(pub String);
 
 impl FromStr for MailEvent {

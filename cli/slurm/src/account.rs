@@ -32,7 +32,7 @@ pub struct Line {
 }
 
 /// Whether a job has begun, so that it has steps.
-pub fn has_begun(job: &Job) -> bool {
+pub fn has_steps(job: &Job) -> bool {
     !matches!(job.state(), JobState::Pending | JobState::Suspended | JobState::Configuring)
         && (job.start_ms().is_some() || job.task().is_some())
 }
@@ -42,7 +42,7 @@ pub fn has_begun(job: &Job) -> bool {
 pub fn lines(jobs: Vec<Job>, with_steps: bool, known: impl Fn(&Job) -> Option<Vec<v1::JobStep>>) -> Vec<Line> {
     let mut lines = Vec::with_capacity(jobs.len());
     for job in jobs {
-        let rows: Vec<StepRow> = match (with_steps && has_begun(&job)).then(|| known(&job)) {
+        let rows: Vec<StepRow> = match (with_steps && has_steps(&job)).then(|| known(&job)) {
             None => Vec::new(),
             Some(None) => vec![StepRow::of_unknown(&job)],
             Some(Some(steps)) => steps.into_iter().map(|step| StepRow { job: job.clone(), step }).collect(),

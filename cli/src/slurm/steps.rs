@@ -5,7 +5,7 @@ use crate::failure::{Exit, Failure};
 use crate::session::answer;
 use lattice_api::client::Client;
 use lattice_api::v1;
-use lattice_slurm::account::has_begun;
+use lattice_slurm::account::has_steps;
 use lattice_slurm::job::{Job, Part};
 use lattice_slurm::job_id::Step;
 use lattice_slurm::state::States;
@@ -33,7 +33,7 @@ pub async fn fetch_one(client: &Client, key: &str) -> Result<v1::ListStepsRespon
 /// # Errors
 /// The agent does not answer.
 pub async fn fetch(client: &Client, jobs: &[Job]) -> Result<StepsOfJobs, Failure> {
-    let is_asked = |job: &&Job| job.part == Part::Whole && job.recorded.is_none() && has_begun(job);
+    let is_asked = |job: &&Job| job.part == Part::Whole && job.recorded.is_none() && has_steps(job);
     let keys: Vec<String> = jobs.iter().filter(is_asked).take(JOBS_ASKED_MAX).map(|job| job.allocation.id.clone()).collect();
     let mut found = StepsOfJobs::new();
     for some in keys.chunks(REQUESTS_MAX) {
