@@ -10,6 +10,7 @@ use crate::output::{Notation, print};
 use crate::session::{Session, answer};
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_syntax::slurm_args::Lines;
 use lattice_cli_syntax::slurm_args::sacct::Sacct;
 use lattice_model::history::{JOBS_MAX, PAGE_LEN_MAX};
 use lattice_slurm::account::{self, ACCOUNT_FIELDS, Line, lines};
@@ -103,7 +104,7 @@ async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
         if let Some(notation) = notation {
             return notation.print(&json::accounts(&lines, context));
         }
-        let mut text = if args.noheader { String::new() } else { listing.heading() };
+        let mut text = if args.lines.noheader { String::new() } else { listing.heading() };
         lines.iter().filter(|line| wants_step(&wanted, line)).for_each(|line| text.push_str(&listing.line(line, context)));
         print(&text)
     })?;
@@ -134,9 +135,9 @@ pub(super) fn wrong_field(error: InvalidField) -> Failure {
 }
 
 /// The form of lines for these options.
-pub(super) fn form(parsable: bool, parsable2: bool, delimiter: &str) -> Form {
-    match parsable || parsable2 {
-        true => Form::Separated { delimiter: delimiter.to_owned(), ends: !parsable2 },
+pub(super) fn form(lines: &Lines, delimiter: &str) -> Form {
+    match lines.parsable || lines.parsable2 {
+        true => Form::Separated { delimiter: delimiter.to_owned(), ends: !lines.parsable2 },
         false => Form::Columns,
     }
 }
@@ -148,7 +149,7 @@ fn listing(args: &Sacct) -> Result<Listing<Line>, Failure> {
         (false, true) => account::LONG.to_owned(),
         (false, false) => or_variable(None, "SACCT_FORMAT").unwrap_or_else(|| account::DEFAULT.to_owned()),
     };
-    let form = form(args.parsable, args.parsable2, &args.delimiter);
+    let form = form(&args.lines, &args.delimiter);
     Listing::new(&given.unwrap_or(default), ACCOUNT_FIELDS, form).map_err(wrong_field)
 }
 

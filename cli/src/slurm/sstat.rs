@@ -34,13 +34,13 @@ async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
     SSTAT.check_clusters(&args.common.clusters, &surroundings.compat)?;
     let default = if args.pidformat { PIDS } else { DEFAULT };
     let fields = if args.format.is_empty() { default.to_owned() } else { args.format.join(",") };
-    let listing = Listing::new(&fields, USAGE_FIELDS, form(args.parsable, args.parsable2, "|")).map_err(wrong_field)?;
+    let listing = Listing::new(&fields, USAGE_FIELDS, form(&args.lines, "|")).map_err(wrong_field)?;
     let ids = job_ids(&[args.jobs, args.more_jobs].concat())?;
     if ids.is_empty() {
         return Err(Failure::other("You didn't give me any jobs to stat."));
     }
     let client = session.connect().await?;
-    let mut text = if args.noheader { String::new() } else { listing.heading() };
+    let mut text = if args.lines.noheader { String::new() } else { listing.heading() };
     let mut code = 0;
     for id in &ids {
         match usage(&client, id, listing.has("Pids")).await {

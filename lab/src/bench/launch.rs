@@ -10,7 +10,7 @@ use crate::down::{self, Guard};
 use crate::lattice::{Lattice, rows};
 use crate::machine::{self, Machine};
 use crate::process::until;
-use crate::up::{self, Options as UpOptions};
+use crate::up;
 use crate::{binaries::Binaries, interrupt};
 use anyhow::{Context, Result, ensure};
 use std::path::Path;
@@ -34,8 +34,7 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     let dir = dir.unwrap_or(&own);
     interrupt::watch();
     let before = machine::cpu_pressure();
-    let up_options = UpOptions { build: false, agents_dir: options.agents_dir.clone(), grace_seconds: 2, ..UpOptions::new(2, 3, dir) }
-        .with_audit_as_documented();
+    let up_options = options.cluster_options(2, 3, dir);
     let guard = Guard::new(dir);
     eprintln!("bench: starting three members and two agents");
     let cluster = up::up(&up_options)?;

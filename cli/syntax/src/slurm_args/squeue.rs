@@ -1,6 +1,6 @@
 //! `squeue`.
 
-use super::{Common, Data, HasCommon};
+use super::{Common, Data};
 use clap::Parser;
 
 /// Shows jobs that wait or run, as Slurm's command does
@@ -83,10 +83,4 @@ pub struct Squeue {
     /// Only jobs of these users
     #[arg(short, long, alias = "users", value_name = "LIST")]
     pub user: Vec<String>,
-}
-
-impl HasCommon for Squeue {
-    fn common(&self) -> &Common {
-        &self.common
-    }
 }
