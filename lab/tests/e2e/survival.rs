@@ -5,6 +5,7 @@ use lattice_lab::demo::Lines;
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
+use serde_json::Value;
 use std::time::{Duration, Instant};
 
 static SURVIVAL: Group = Group::large("survival");
@@ -93,8 +94,8 @@ fn scripts_launch(w: &World) {
     let found = w.lattice.json(&["status", &id, "--steps"]).unwrap();
     let steps = found["steps"].as_array().unwrap();
     let shown: Vec<_> = steps.iter().map(|step| (text(step, "step"), text(step, "state"), step["ranks"].clone(), step["exit_code"].clone())).collect();
-    let batch = ("batch".to_owned(), "Completed".to_owned(), 1.into(), 0.into());
-    assert_eq!(shown, [batch, ("0".to_owned(), "Failed".to_owned(), 6.into(), 9.into())], "once, although its head began again");
+    let row = |step: &str, state: &str, ranks: u32, code: i32| (step.to_owned(), state.to_owned(), Value::from(ranks), Value::from(code));
+    assert_eq!(shown, [row("batch", "Completed", 1, 0), row("0", "Failed", 6, 9)], "once, although its head began again");
     w.assert_nothing_left();
 }
 
