@@ -3,14 +3,18 @@
 use crate::spec;
 use crate::v1;
 use lattice_model::trace::Request;
-use lattice_model::{Allocation, SpecError};
+use lattice_model::{Allocation, AllocationSpec, SpecError};
 
 /// The name of the specification that is made from a message. The message has none.
 const NAME: &str = "traced";
 
 /// Encodes an allocation for a trace, without the names of its owner, its program and its environment.
 pub fn to_proto(allocation: &Allocation) -> v1::TracedWork {
-    let v1::AllocationSpec { resources, lifecycle, requeue, tenant, vcluster, .. } = spec::from_model(&allocation.spec);
+    // What it asked for, and not what its present claim gave it.
+    let asked = allocation.asked_walltime.map(|asked| AllocationSpec { walltime: Some(asked), ..AllocationSpec::clone(&allocation.spec) });
+    let v1::AllocationSpec { resources, lifecycle, requeue, tenant, vcluster, nice, timing, .. } =
+        spec::from_model(asked.as_ref().unwrap_or(&allocation.spec));
+    let timing = timing.map(|timing| v1::Timing { begin_ms: 0, ..timing }).filter(|timing| *timing != v1::Timing::default());
     let ended = allocation.reason.as_ref().filter(|_| allocation.state.is_terminal());
     let never_queued = allocation.dependencies.as_ref().is_some_and(|all| all.eligible_at.is_none());
     v1::TracedWork {
@@ -32,6 +36,8 @@ pub fn to_proto(allocation: &Allocation) -> v1::TracedWork {
         gpus_per_task: allocation.spec.binding.gpus_per_task,
         cpus_per_task: allocation.spec.launch.shape.cpus_per_task,
         held: allocation.spec.hold || allocation.held || never_queued,
+        nice,
+        timing,
     }
 }
 
@@ -60,6 +66,8 @@ pub fn request(work: &v1::TracedWork, user: u32) -> Result<Request, SpecError> {
         resources: work.resources.clone(),
         lifecycle: work.lifecycle.clone(),
         requeue: work.requeue.clone(),
+        nice: work.nice,
+        timing: work.timing,
         checkpoint,
         tasks_per_node: work.tasks_per_node,
         binding: Some(v1::RankBinding { gpus_per_task: work.gpus_per_task, ..v1::RankBinding::default() }),
@@ -76,10 +84,11 @@ mod tests {
     use super::*;
     use lattice_model::trace::Span;
     use lattice_model::{
-        AllocationSpec, AllocationState, Attempt, Dependencies, DependencyCondition, Drain, EndReason, Epoch, LaneOf, Parent, ParentState,
-        Principal, ReplicaOf, Scaling, TaskGroup, Timestamp,
+        AllocationState, Attempt, Dependencies, DependencyCondition, Drain, EndReason, Epoch, LaneOf, Parent, ParentState, Principal,
+        ReplicaOf, Scaling, TaskGroup, Timestamp, Timing,
     };
     use std::path::Path;
+    use std::time::Duration;
 
     fn allocation() -> Allocation {
         let entrypoint = lattice_model::Entrypoint::Command { argv: vec!["secret-program".to_owned()] };
@@ -101,6 +110,19 @@ mod tests {
         assert_eq!((traced.nodes, traced.priority, traced.walltime, traced.user), (3, 2, Some(Span(60)), 1));
         assert_eq!((traced.tasks_per_node, traced.gpus_per_task, traced.cpus_per_task), (4, 2, 8));
         assert_eq!((work.ended_at_ms, work.ran_ms, work.exit_code, work.held), (0, None, None, false));
+    }
+
+    #[test]
+    fn nice_the_deadline_and_the_least_walltime_are_those_that_were_asked_for() {
+        let mut work = allocation();
+        let timing =
+            Timing { begin: Some(Timestamp(5)), deadline: Some(Timestamp(9_000_000)), walltime_min: Some(Duration::from_secs(30)) };
+        let asked = AllocationSpec { nice: 7, timing: timing.unless_empty(), ..AllocationSpec::clone(&work.spec) };
+        work.asked_walltime = asked.walltime;
+        work.spec = AllocationSpec { walltime: Some(Duration::from_secs(40)), ..asked.clone() }.into();
+        let traced = request(&to_proto(&work), 1).unwrap();
+        assert_eq!(traced, Request::of(&asked, 1));
+        assert_eq!((traced.nice, traced.walltime, traced.walltime_min), (7, Some(Span(60)), Some(Span(30))));
     }
 
     #[test]

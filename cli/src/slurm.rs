@@ -20,6 +20,7 @@ mod squeue;
 mod srun;
 mod sshare;
 mod sstat;
+mod steps;
 mod submitting;
 mod surroundings;
 

@@ -221,6 +221,10 @@ impl AllocationService for Scene {
         Ok(Response::new(v1::GetTasksResponse { id: ID.into(), ranges, truncated: false, counts: None }))
     }
 
+    async fn list_steps(&self, request: Request<v1::ListStepsRequest>) -> Result<Response<v1::ListStepsResponse>, Status> {
+        Ok(Response::new(v1::ListStepsResponse { id: request.into_inner().key, ..Default::default() }))
+    }
+
     async fn cancel_tasks(&self, request: Request<v1::CancelTasksRequest>) -> Result<Response<v1::CancelTasksResponse>, Status> {
         self.tasks_cancelled.lock().unwrap().push(request.into_inner());
         Ok(Response::new(v1::CancelTasksResponse { id: ID.into(), cancelled: 11, ended: 1 }))

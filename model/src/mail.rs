@@ -8,6 +8,8 @@ use thiserror::Error;
 
 /// Largest size of the name or address to which mail goes, in bytes.
 pub const MAIL_USER_BYTES_MAX: usize = 254;
+/// Of how many tasks of a group there are mails with [`MailEvent::ArrayTasks`]: of the first that end.
+pub const TASK_MAILS_MAX: u32 = 100;
 
 /// What the hook reports, and to whom.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,10 +40,12 @@ pub enum MailEvent {
     TimeLimit90,
     /// Its walltime is over.
     TimeLimit,
+    /// No event of its own: `End` and `Fail` are also reported of each task of a task group.
+    ArrayTasks,
 }
 
 impl MailEvent {
-    /// Every event.
+    /// Every event of its own.
     pub const ALL: [Self; 8] =
         [Self::Begin, Self::End, Self::Fail, Self::Requeue, Self::TimeLimit50, Self::TimeLimit80, Self::TimeLimit90, Self::TimeLimit];
     /// Those at a part of the walltime, the first one first.
@@ -58,6 +62,7 @@ impl MailEvent {
             Self::TimeLimit80 => "time_limit_80",
             Self::TimeLimit90 => "time_limit_90",
             Self::TimeLimit => "time_limit",
+            Self::ArrayTasks => "array_tasks",
         }
     }
 
@@ -67,7 +72,7 @@ impl MailEvent {
             Self::TimeLimit50 => Some(50),
             Self::TimeLimit80 => Some(80),
             Self::TimeLimit90 => Some(90),
-            Self::Begin | Self::End | Self::Fail | Self::Requeue | Self::TimeLimit => None,
+            Self::Begin | Self::End | Self::Fail | Self::Requeue | Self::TimeLimit | Self::ArrayTasks => None,
         }
     }
 }
@@ -80,7 +85,7 @@ impl fmt::Display for MailEvent {
 
 /// The text is no event.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is no event: use {list}", list = MailEvent::ALL.map(MailEvent::name).join(", "))]
+#[error("{0:?} is no event: use {list}, {tasks}", tasks = MailEvent::ArrayTasks.name(), list = MailEvent::ALL.map(MailEvent::name).join(", "))]
 pub struct NoSuchMailEvent(pub String);
 
 impl FromStr for MailEvent {
@@ -88,7 +93,7 @@ impl FromStr for MailEvent {
 
     /// In upper or lower case.
     fn from_str(text: &str) -> Result<Self, NoSuchMailEvent> {
-        let known = Self::ALL.into_iter().find(|event| event.name().eq_ignore_ascii_case(text));
+        let known = Self::ALL.into_iter().chain([Self::ArrayTasks]).find(|event| event.name().eq_ignore_ascii_case(text));
         known.ok_or_else(|| NoSuchMailEvent(text.chars().take(40).collect()))
     }
 }
@@ -99,11 +104,12 @@ mod tests {
 
     #[test]
     fn events_are_known_by_their_names_in_any_case() {
-        for event in MailEvent::ALL {
+        for event in MailEvent::ALL.into_iter().chain([MailEvent::ArrayTasks]) {
             assert_eq!(event.to_string().to_uppercase().parse(), Ok(event));
         }
         let refused = "done".parse::<MailEvent>().unwrap_err().to_string();
-        assert_eq!(refused, "\"done\" is no event: use begin, end, fail, requeue, time_limit_50, time_limit_80, time_limit_90, time_limit");
+        let list = "begin, end, fail, requeue, time_limit_50, time_limit_80, time_limit_90, time_limit, array_tasks";
+        assert_eq!(refused, format!("\"done\" is no event: use {list}"));
         assert_eq!(MailEvent::OF_WALLTIME.map(MailEvent::percent), [Some(50), Some(80), Some(90)]);
     }
 }

@@ -20,6 +20,7 @@ use crate::locality::Locality;
 use crate::resources::Resources;
 use crate::spec::{AllocationSpec, Entrypoint, RequeuePolicy};
 use crate::time::Timestamp;
+use crate::timing::Timing;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -194,6 +195,15 @@ pub struct Request {
     /// How many times it may begin anew after a preemption; 0: never.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub requeues: u32,
+    /// How much later in its queue it is than equal work.
+    #[serde(default, skip_serializing_if = "is_zero_nice")]
+    pub nice: i32,
+    /// When it must have ended; absent: at no time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Moment>,
+    /// The least walltime with which it begins; absent: all of its walltime.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub walltime_min: Option<Span>,
 }
 
 /// An amount of a node.
@@ -305,10 +315,9 @@ impl Request {
     /// What the scheduler decides by in this specification, of the user with this number.
     pub fn of(spec: &AllocationSpec, user: u32) -> Self {
         // A new field must say here whether it decides. Work that is held is left out of a trace, and work that depends on
-        // other work is submitted when it came into its queue. Not traced:
-        // `on_isolation` and the method of a checkpoint, which exclude machines without cgroup v2; `exclusive_user`; how long
-        // work waits for topology groups; `nice`, the deadline, the least walltime and the reservation: a replay orders, places
-        // and ends such work as if it had none.
+        // other work, or begins later, is submitted when it came into its queue. Not traced: `on_isolation` and the method of a
+        // checkpoint, which exclude machines without cgroup v2; `exclusive_user`; how long work waits for topology groups; and
+        // the reservation: a replay places such work as if it had none.
         let AllocationSpec {
             name: _,
             tenant,
@@ -351,13 +360,14 @@ impl Request {
             tasks: _,
             scaling: _,
             output_files: _,
-            timing: _,
+            timing,
             end_warning: _,
             mail: _,
             comment: _,
-            nice: _,
+            nice,
             reservation: _,
         } = spec;
+        let Timing { begin: _, deadline, walltime_min } = timing.as_deref().cloned().unwrap_or_default();
         let requeues = match requeue {
             RequeuePolicy::Always => *requeues_max,
             RequeuePolicy::Never | RequeuePolicy::OnNodeFailure => 0,
@@ -377,6 +387,9 @@ impl Request {
             priority: *preemption_class,
             checkpoint: checkpoint.is_some(),
             requeues,
+            nice: *nice,
+            deadline: deadline.map(Moment),
+            walltime_min: walltime_min.map(|least| Span(least.as_secs())),
         }
     }
 
@@ -392,6 +405,8 @@ impl Request {
         let requeue = if self.requeues > 0 { RequeuePolicy::Always } else { RequeuePolicy::Never };
         let entrypoint = Entrypoint::Command { argv: vec!["true".to_owned()] };
         let shape = LaunchShape { cpus_per_task: self.cpus_per_task, ..LaunchShape::default() };
+        let walltime_min = self.walltime_min.map(|span| Duration::from_secs(span.0));
+        let timing = Timing { begin: None, deadline: self.deadline.map(|moment| moment.0), walltime_min };
         let constraints =
             Constraints { features, choice, cores, gpus, memory_bytes, conformance, nodes, excluded, topology, same_numa, cxl_memory };
         AllocationSpec {
@@ -409,6 +424,8 @@ impl Request {
             checkpoint: self.checkpoint.then(CheckpointPolicy::default),
             requeue,
             requeues_max: self.requeues,
+            nice: self.nice,
+            timing: timing.unless_empty(),
             ..AllocationSpec::new("traced", entrypoint, Path::new("/"))
         }
     }
@@ -424,6 +441,10 @@ fn is_one(count: &u32) -> bool {
 
 fn is_zero(count: &u32) -> bool {
     *count == 0
+}
+
+fn is_zero_nice(nice: &i32) -> bool {
+    *nice == 0
 }
 
 fn is_zero_bytes(count: &u64) -> bool {
@@ -453,11 +474,13 @@ mod tests {
         let nodes = (1..9_u32, proptest::option::of(9..20_u32), proptest::option::of(amount), prop_oneof![Just(Wanted::default()), wanted]);
         let tasks = (1..9_u32, 0..9_u32, 0..9_u32);
         let more = (proptest::option::of(any::<u32>()), "[a-z]{0,9}", "[a-z]{0,9}", any::<u32>(), 0..=10_u8, any::<bool>(), 0..9_u32);
-        (nodes, tasks, more).prop_map(
+        let times = (-9..9_i32, proptest::option::of(0..4_000_000_000_000_u64), proptest::option::of(any::<u32>()));
+        (nodes, tasks, more, times).prop_map(
             |(
                 (nodes, nodes_max, share, constraints),
                 (tasks_per_node, gpus_per_task, cpus_per_task),
                 (walltime, tenant, vcluster, user, priority, checkpoint, requeues),
+                (nice, deadline, walltime_min),
             )| {
                 let walltime = walltime.map(|seconds| Span(seconds.into()));
                 Request {
@@ -475,6 +498,9 @@ mod tests {
                     priority,
                     checkpoint,
                     requeues,
+                    nice,
+                    deadline: deadline.map(|ms| Moment(Timestamp(ms))),
+                    walltime_min: walltime_min.map(|seconds| Span(seconds.into())),
                 }
             },
         )

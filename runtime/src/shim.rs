@@ -169,6 +169,11 @@ impl ShimDir {
         self.0.join("flushed")
     }
 
+    /// The steps of the allocation, on its head.
+    pub fn steps(&self) -> PathBuf {
+        self.0.join("steps.jsonl")
+    }
+
     /// The allocation's script. Mode 0400, owned by the user, who cannot reach it by its path (the directories are
     /// root's): its interpreter opens it as `/proc/self/fd/3`, which checks only the file's own permissions.
     pub fn script(&self) -> PathBuf {

@@ -9,8 +9,9 @@
 //! The shim's loop never touches a file of the user itself: a file system that hangs then hangs only the thread. The
 //! loop waits for the thread when work begins, because work whose files cannot be opened does not begin; and when work
 //! has ended, because its files are complete when its end is reported. It waits no longer than [`STALL_MAX`] without
-//! progress, and not again until the thread has answered. While work may run it leaves half of the run lease, which the
-//! loop extends and enforces. When the shim is killed, the copies end; the logs stay.
+//! progress, nor than the grace of work that is ended, and not again until the thread has answered. While work may run it
+//! leaves half of the run lease, which the loop extends and enforces. When the shim is killed, the copies end; the logs
+//! stay.
 
 pub mod copier;
 mod opening;
@@ -27,7 +28,7 @@ use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, PoisonError};
@@ -48,9 +49,8 @@ const REQUESTS_LEN_MAX: usize = 64;
 /// The thread has few frames.
 const STACK_BYTES: usize = 256 * 1024;
 
-/// What the user reads if files are not complete at the end of all work.
-const INCOMPLETE: &str =
-    "the files of --output and --error were not written in time: some output may be missing there; `lattice logs` has it";
+/// Files that a message names at most.
+const NAMED_MAX: usize = 3;
 
 /// See the module.
 pub struct UserFiles {
@@ -67,8 +67,17 @@ pub struct UserFiles {
     turn_began: Instant,
     /// When the run lease ends.
     lease_end: Option<Instant>,
-    /// How far each log is copied, in bytes.
-    copied: BTreeMap<LogKey, Arc<AtomicU64>>,
+    /// How long the loop may wait in its present turn.
+    wait_max: Duration,
+    copied: BTreeMap<LogKey, CopiedLog>,
+}
+
+/// A log that is copied.
+struct CopiedLog {
+    /// How far, in bytes.
+    bytes: Arc<AtomicU64>,
+    log: File,
+    path: PathBuf,
 }
 
 impl UserFiles {
@@ -96,6 +105,7 @@ impl UserFiles {
             is_incomplete: false,
             turn_began: Instant::now(),
             lease_end: None,
+            wait_max: WAIT_MAX,
             copied: BTreeMap::new(),
         };
         let paths = files.plan.emptied_before();
@@ -108,9 +118,11 @@ impl UserFiles {
         Ok(files)
     }
 
-    /// A turn of the loop begins. `lease_left`: how long the run lease lasts; `None`: there is none.
-    pub fn begin_turn(&mut self, lease_left: Option<Duration>) {
+    /// A turn of the loop begins. `lease_left`: how long the run lease lasts; `None`: there is none. `wait_max`: how long
+    /// the loop may wait in this turn.
+    pub fn begin_turn(&mut self, lease_left: Option<Duration>, wait_max: Duration) {
         self.turn_began = Instant::now();
+        self.wait_max = wait_max.min(WAIT_MAX);
         self.lease_end = lease_left.and_then(|left| self.turn_began.checked_add(left));
     }
 
@@ -129,11 +141,12 @@ impl UserFiles {
         let mut logs = Vec::with_capacity(outputs.len());
         for to in outputs {
             let log = log(&to).map_err(|error| NotOpened::Refused(format!("its log file for --{}: {error}", to.option)))?;
+            let read = log.try_clone().map_err(|error| NotOpened::Refused(format!("its log file for --{}: {error}", to.option)))?;
             let (key, copied) = ((number, rank, to.stream), Arc::<AtomicU64>::default());
-            self.copied.insert(key, Arc::clone(&copied));
+            self.copied.insert(key, CopiedLog { bytes: Arc::clone(&copied), log: read, path: to.path.clone() });
             logs.push(NewLog { key, log, copied, to });
         }
-        let answer = self.ask(self.within_lease(WAIT_MAX), |answer| Request::Open { logs, input, answer });
+        let answer = self.ask(self.within_lease(self.wait_max), |answer| Request::Open { logs, input, answer });
         let opened = answer.map_or(Err(NotOpened::Unanswered), |opened| opened.map_err(NotOpened::Refused));
         if opened.is_err() {
             self.copied.retain(|key, _| (key.0, key.1) != (number, rank));
@@ -148,7 +161,8 @@ impl UserFiles {
         if !has_logs {
             return;
         }
-        let wait_max = if is_busy { BUSY_WAIT_MAX } else { WAIT_MAX }.saturating_sub(self.turn_began.elapsed());
+        let wait_max = if is_busy { BUSY_WAIT_MAX.min(self.wait_max) } else { self.wait_max };
+        let wait_max = wait_max.saturating_sub(self.turn_began.elapsed());
         let answer =
             self.ask(self.within_lease(wait_max), |answer| Request::CatchUp { which: Which::Of { number, rank }, is_last, answer });
         // Otherwise the end of all work waits for it again.
@@ -163,14 +177,36 @@ impl UserFiles {
         let Some((number, rank, _)) = self.copied.keys().next().copied() else { return };
         let answer = self.ask(wait_max, |answer| Request::CatchUp { which: Which::All, is_last: false, answer });
         if answer.is_none() && !std::mem::replace(&mut self.is_incomplete, true) {
+            let why = self.incomplete_text();
             let mut failures = self.shared.failures.lock().unwrap_or_else(PoisonError::into_inner);
-            failures.push_back(Failure { number, rank, why: INCOMPLETE.to_owned() });
+            failures.push_back(Failure { number, rank, why });
         }
+    }
+
+    /// What the user reads if files are not complete at the end of all work: how much is missing, and where.
+    fn incomplete_text(&self) -> String {
+        let mut missing = BTreeMap::<&Path, u64>::new();
+        for CopiedLog { bytes, log, path } in self.copied.values() {
+            // The length of a log is known without the user's file system.
+            let length = log.metadata().map_or(0, |metadata| metadata.len());
+            *missing.entry(path).or_default() += length.saturating_sub(bytes.load(Ordering::Relaxed));
+        }
+        missing.retain(|_, bytes| *bytes > 0);
+        let named = missing.iter().take(NAMED_MAX).map(|(path, bytes)| format!("{bytes} bytes in {}", path.display()));
+        let what = match missing.len() {
+            // All of it was written, but not to the disk of the server.
+            0 => "some output may be missing there".to_owned(),
+            count => {
+                let more = if count > NAMED_MAX { format!(", and some in {} others", count - NAMED_MAX) } else { String::new() };
+                format!("{}{more} are missing", named.collect::<Vec<_>>().join(", "))
+            }
+        };
+        format!("the files of --output and --error were not written in time: {what}; `lattice logs` has it")
     }
 
     /// How far each log is copied, in bytes.
     pub fn positions(&self) -> BTreeMap<LogKey, u64> {
-        self.copied.iter().map(|(key, copied)| (*key, copied.load(Ordering::Relaxed))).collect()
+        self.copied.iter().map(|(key, copied)| (*key, copied.bytes.load(Ordering::Relaxed))).collect()
     }
 
     /// The failures that were not reported yet.
@@ -244,7 +280,6 @@ mod tests {
     use lattice_model::{AllocationId, AllocationSpec, DesiredShare, Entrypoint, OutputFiles};
     use lattice_runtime::shim::LogStream;
     use std::fs;
-    use std::path::PathBuf;
 
     fn me() -> Principal {
         let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
@@ -277,6 +312,12 @@ mod tests {
         files.catch_up(0, 0, false, false);
         assert_eq!(fs::read_to_string(dir.join("out.batch")).unwrap(), "out\nerr\n");
         assert_eq!(files.positions().into_values().collect::<Vec<_>>(), [4, 4]);
+        assert!(files.incomplete_text().contains("some output may be missing there"));
+        let mut out = OpenOptions::new().append(true).open(log(LogStream::Out)).unwrap();
+        io::Write::write_all(&mut out, b"more\n").unwrap();
+        let missing = format!("not written in time: 5 bytes in {} are missing; ", dir.join("out.batch").display());
+        let shown = files.incomplete_text();
+        assert!(shown.contains(&missing) || shown.contains("some output may be missing there"), "the copier may have written it: {shown}");
         files.catch_up(0, 0, true, false);
         assert_eq!(files.positions(), BTreeMap::new());
         fs::remove_file(dir.join("in")).unwrap();

@@ -158,13 +158,13 @@ pub(super) fn undo(context: &Handles, share: &DesiredShare, dir: &ShimDir) -> Re
     Ok(())
 }
 
-/// Whether there is nothing to read: no output, and no messages of the shim or of hooks.
+/// Whether there is nothing to read: no output, no steps, and no messages of the shim or of hooks.
 fn wrote_nothing(dir: &ShimDir) -> bool {
     let empty =
         |path: &Path| fs::symlink_metadata(path).map_or_else(|e| e.kind() == io::ErrorKind::NotFound, |m| m.is_file() && m.len() == 0);
     let silent = |launch: &Path| fs::read_dir(launch).is_ok_and(|mut files| files.all(|f| f.is_ok_and(|f| empty(&f.path()))));
     let Ok(mut launches) = fs::read_dir(dir.logs()) else { return false };
-    launches.all(|l| l.is_ok_and(|l| silent(&l.path()))) && empty(&dir.shim_log()) && empty(&dir.hooks_log())
+    launches.all(|l| l.is_ok_and(|l| silent(&l.path()))) && [dir.shim_log(), dir.hooks_log(), dir.steps()].iter().all(|file| empty(file))
 }
 
 #[cfg(test)]
@@ -225,6 +225,9 @@ mod tests {
         assert!(!wrote_nothing(&shim));
         fs::remove_file(shim.shim_log()).unwrap();
         assert!(wrote_nothing(&shim));
+        fs::write(shim.steps(), "{}").unwrap();
+        assert!(!wrote_nothing(&shim), "a launch began in it");
+        fs::remove_file(shim.steps()).unwrap();
         drop(dir.log("0/0.err", b"x"));
         assert!(!wrote_nothing(&shim));
     }

@@ -29,6 +29,7 @@ mod handles;
 mod line;
 mod seek;
 mod serve;
+mod step;
 mod times;
 
 pub use handles::Handles;
@@ -49,6 +50,7 @@ use parking_lot::Mutex;
 use seek::Seek;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use step::StepRecorder;
 use times::{CHECK_INTERVAL, FORGET_AFTER};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinError;
@@ -90,7 +92,7 @@ struct Entry {
 /// A user's order to end a launch.
 struct Abort {
     code: i32,
-    why: String,
+    by: String,
 }
 
 /// A launch as a caller sees it.
@@ -167,11 +169,11 @@ impl Launches {
         Ok(begin_in(&mut registry.entries, &self.0.handles, share, spec))
     }
 
-    /// Aborts a launch for its user. A launch that has ended stays as it is; `false`: there is none
+    /// Aborts a launch for a user, `by`. A launch that has ended stays as it is; `false`: there is none
     /// with this id.
-    pub fn abort(&self, id: LaunchId, code: i32, why: String) -> bool {
+    pub fn abort(&self, id: LaunchId, code: i32, by: String) -> bool {
         // If the queue is full, it already holds an abort; if it is closed, the launch has ended.
-        self.registry().entries.get(&id).map(|entry| drop(entry.abort.try_send(Abort { code, why }))).is_some()
+        self.registry().entries.get(&id).map(|entry| drop(entry.abort.try_send(Abort { code, by }))).is_some()
     }
 
     /// Notes that the caller has received this launch's end: its nodes may forget it after
@@ -276,11 +278,17 @@ async fn head(handles: Arc<Handles>, spec: Arc<LaunchSpec>, signals: Signals) {
     } else {
         state.branch.serve(whole);
     }
+    let mut recorder = StepRecorder::begin(&handles, &spec);
     let mut look = tokio::time::interval(CHECK_INTERVAL);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while state.launch.end().is_none() {
         tokio::select! {
-            () = stop.cancelled() => return,
+            () = stop.cancelled() => {
+                if let Some(recorder) = recorder {
+                    recorder.end_with_allocation().await;
+                }
+                return;
+            }
             // A node may have hundreds of heads, and most of them have nothing to check.
             _ = look.tick(), if !state.branch.is_at_rest() => {
                 // Nobody is above the head to whom unreachable parts could be reported.
@@ -288,8 +296,11 @@ async fn head(handles: Arc<Handles>, spec: Arc<LaunchSpec>, signals: Signals) {
                 let open = state.branch.open_fence();
                 state.handle_fence(FenceEvent::Looked { open });
             }
-            Some(Abort { code, why }) = aborts.recv() => {
-                let abort = state.launch.abort(code, why);
+            Some(Abort { code, by }) = aborts.recv() => {
+                let abort = state.launch.abort(code, format!("interrupted by {by}"));
+                if let Some(recorder) = recorder.as_mut().filter(|_| abort.is_some()) {
+                    recorder.cancelled(by);
+                }
                 state.send_abort(abort);
             }
             Some(piece) = pieces.recv(), if state.branch.has_room() => state.feed(piece),
@@ -308,7 +319,11 @@ async fn head(handles: Arc<Handles>, spec: Arc<LaunchSpec>, signals: Signals) {
             }
         }
     }
-    ended.send_replace(state.launch.end());
+    let end = state.launch.end();
+    if let (Some(recorder), Some(end)) = (recorder, &end) {
+        recorder.end(end).await;
+    }
+    ended.send_replace(end);
     drop((pieces, taken));
     loop {
         tokio::select! {

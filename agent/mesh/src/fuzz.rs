@@ -16,6 +16,7 @@ use super::open::{HeadAnswer, LaunchItem, LaunchOpen, LogItem, Open};
 use super::ranks::WireRanks;
 use super::shape::{WireDistribution, WireLaunchOptions, WireShape};
 use super::signal::SignalAnswer;
+use super::steps::WireSteps;
 use super::terminal::{FromTerminal, ToTerminal};
 use super::usage::WireUsage;
 use lattice_fuzz::{Target, numbered};
@@ -160,7 +161,7 @@ fn messages() {
         bodies(&[HeadAnswer::Refused { why: "w".into() }]),
     ];
     // The other message types start from zeros: mutation finds the few lengths that they have.
-    let others = (6..=25).map(|which| [&[which][..], &[0; 64]].concat());
+    let others = (6..=26).map(|which| [&[which][..], &[0; 64]].concat());
     Target::new("agent-mesh-messages", numbered(seeds).into_iter().chain(others).collect()).fuzz(|bytes| {
         let Some((which, body)) = bytes.split_first() else { return };
         match which {
@@ -193,6 +194,7 @@ fn messages() {
             22 => drop(message::<FromTerminal>(body)),
             23 => drop(message::<WireInputChunk>(body)),
             24 => drop(message::<WireInputAck>(body)),
+            25 => drop(message::<WireSteps>(body).map(WireSteps::checked)),
             _ => drop(message::<WireDiagnosis>(body).map(WireDiagnosis::checked)),
         }
     });

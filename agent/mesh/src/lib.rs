@@ -28,6 +28,7 @@ pub mod open;
 pub mod ranks;
 pub mod shape;
 pub mod signal;
+pub mod steps;
 pub mod terminal;
 #[cfg(test)]
 mod tests;

@@ -77,6 +77,9 @@ pub enum Open {
     /// From an `api` agent, for a user: what is in this agent's store of ended work. One
     /// [`super::history::HistoryAnswer`] follows.
     History(super::history::HistoryOpen),
+    /// From an `api` agent, for a user: the steps of an allocation whose head is or was here. One
+    /// [`super::steps::StepsAnswer`] follows.
+    Steps(Box<super::steps::StepsOpen>),
 }
 
 /// Whether the agent relays the session.

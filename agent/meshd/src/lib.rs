@@ -23,6 +23,7 @@ pub mod monitoring;
 mod refusal;
 pub mod signalling;
 pub mod status_texts;
+pub mod steps;
 pub mod terminal;
 
 use crate::context::Shared;
@@ -166,6 +167,7 @@ async fn serve_stream(context: &Shared, first_frames: &FirstFrames, mut stream: 
         Open::Ranks(open) => diagnosis::ranks::answer(context, &open, &mut stream.send).await,
         Open::Signal(open) => signalling::answer(context, &open, &mut stream.send).await,
         Open::History(open) => history::answer(&context.accounting, open, &mut stream.send).await,
+        Open::Steps(open) => steps::answer(context, &open, &mut stream.send).await,
         Open::Fingerprint => conformance::over_mesh::answer(&context.machine.conformance, &mut stream.send).await,
         Open::Keyboard(open) => keyboard(context, &open, stream.send, stream.recv).await,
         Open::Input(open) => input(context, &open, stream.send, stream.recv).await,
@@ -353,7 +355,7 @@ pub fn abort_here(context: &Shared, open: &AbortOpen) -> Result<(), LaunchRefuse
     let (handle, id) = launch_of(context, open)?;
     // Agents vouch as root for all who act by a role.
     let who = if open.uid == 0 && handle.share.owner.uid != 0 { "an administrator" } else { open.user.as_str() };
-    context.work.launches.abort(id, 130, format!("interrupted by {who}"));
+    context.work.launches.abort(id, 130, who.to_owned());
     Ok(())
 }
 

@@ -12,6 +12,7 @@ use lattice_mesh::monitor::MonitorItem;
 use lattice_mesh::open::{HeadAnswer, LaunchItem, LogItem, Open};
 use lattice_mesh::ranks::RanksAnswer;
 use lattice_mesh::signal::SignalAnswer;
+use lattice_mesh::steps::StepsAnswer;
 use lattice_mesh::terminal::FromTerminal;
 use lattice_mesh::usage::UsageAnswer;
 use lattice_registry::access::Denied;
@@ -34,6 +35,7 @@ pub async fn refuse(open: &Open, denied: &Denied, send: &mut SendStream) -> Resu
         Open::Ranks(_) => frame::write(send, &RanksAnswer::Refused { why }).await,
         Open::Signal(_) => frame::write(send, &SignalAnswer::Refused { why }).await,
         Open::History(_) => frame::write(send, &HistoryAnswer::Refused { why }).await,
+        Open::Steps(_) => frame::write(send, &StepsAnswer::Refused { why }).await,
         Open::Fingerprint => frame::write(send, &FingerprintAnswer::Refused { why }).await,
         Open::Checkpoint(_) => frame::write(send, &CheckpointItem::Refused { why }).await,
         Open::CheckpointPart(_) => frame::write(send, &FromSaver::Failed { why }).await,

@@ -4,6 +4,7 @@
 //!   shim's files ──▶ spool ──▶ logs.store (objects)
 //!        │  ▲ growth    │            │
 //!        ╰──────────────┴──▶ logs ◀──╯     output_index: which bytes were written when
+//!                                           steps: which launches began, and how they ended
 //! ```
 
 pub mod growth;
@@ -11,3 +12,4 @@ pub mod log_store;
 pub mod logs;
 pub mod output_index;
 pub mod spool;
+pub mod steps;

@@ -5,6 +5,7 @@
 //!   <store>/<tenant>/<project>/<allocation>/logs/
 //!     metadata.json                                  by the head: the owner, the nodes
 //!     metadata/<epoch>/<node>.json                   by each node: its streams' chunks, and times
+//!     steps/<epoch>.jsonl                            by the head, at the end: its launches
 //!     stdout/<node>/<epoch>-<launch>-<rank>-<segment>-<start>.log.zst
 //!     stderr/<node>/…
 //!   <store>/<tenant>/<project>/<allocation>/telemetry/
@@ -22,10 +23,11 @@ mod cluster_trace;
 pub use cluster_trace::ClusterTraceUpload;
 
 use crate::output_index::{Cut, Index, VERSION};
+use crate::steps;
 use futures::TryStreamExt;
 use lattice_agent_common::config::AgentConfig;
 use lattice_agent_common::config::logs::{LOGS_STORE, StoreSettings};
-use lattice_model::{AllocationId, Epoch, NodeId};
+use lattice_model::{AllocationId, Epoch, JobSteps, NodeId};
 use lattice_objects::{Objects, ObjectsError};
 use object_store::path::Path as Key;
 use object_store::{ObjectStoreExt, PutPayload};
@@ -283,6 +285,23 @@ impl LogStore {
             return Err(damaged(format!("version {}, this agent reads {VERSION}", index.version)));
         }
         Ok(Some(index))
+    }
+
+    fn steps_key(&self, place: &Place) -> Key {
+        self.key(place, &["steps", &format!("{}.jsonl", place.epoch)])
+    }
+
+    /// Stores the steps of an allocation. Idempotent.
+    pub async fn put_steps(&self, place: &Place, steps: &JobSteps) -> Result<(), StoreError> {
+        let key = self.steps_key(place);
+        let lines = steps::encode(steps).map_err(|e| StoreError::Damaged { key: key.to_string(), why: e.to_string() })?;
+        self.objects.store.put(&key, PutPayload::from(lines)).await?;
+        Ok(())
+    }
+
+    /// The steps of an allocation, if its head stored any.
+    pub async fn steps(&self, place: &Place) -> Result<Option<JobSteps>, StoreError> {
+        Ok(self.get_bounded(&self.steps_key(place)).await?.map(|lines| steps::decode(&lines)))
     }
 
     async fn get_bounded(&self, key: &Key) -> Result<Option<Vec<u8>>, StoreError> {

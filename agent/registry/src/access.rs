@@ -76,6 +76,7 @@ impl Access {
             | Open::Fingerprint => Self::ApiAgents,
             Open::Attach(open) => Self::ApiAgentsOrItsNodes(claim(open.allocation, open.epoch)),
             Open::Logs(open) => Self::OutputForItsOwner(claim(open.allocation, open.epoch), vouched(open.uid, &open.user)),
+            Open::Steps(open) => Self::OutputForItsOwner(claim(open.allocation, open.epoch), vouched(open.uid, &open.user)),
             Open::Usage(open) => Self::ForItsOwner(claim(open.allocation, open.epoch), vouched(open.uid, &open.user)),
             Open::UsageGpus(open) | Open::Ranks(open) => {
                 Self::ForItsOwner(claim(open.allocation, open.epoch), vouched(open.uid, &open.user))

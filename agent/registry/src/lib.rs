@@ -9,12 +9,14 @@ pub use command::{Command, LaneAnswer, OpenTerminal, SendSignal, TerminalEvent};
 use lattice_agent_common::clock::now;
 use lattice_mesh::launch::{ToHead, ToPart};
 use lattice_mesh::terminal::ToTerminal;
-use lattice_model::{AllocationId, DesiredShare, Epoch, LaunchId, LaunchSpec, NodeId, Timestamp};
+use lattice_model::{AllocationId, DesiredShare, Epoch, JobStepEvent, LaunchId, LaunchSpec, NodeId, Timestamp};
 use lattice_output::logs::Activity;
 use lattice_output::spool::launches;
+use lattice_output::steps::{self, StepFile};
 use lattice_runtime::shim::{ShimDir, SignalTarget, TASK_LAUNCH_MAX};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,6 +53,7 @@ pub struct AllocationHandle {
     pub share: Arc<DesiredShare>,
     commands: mpsc::Sender<Command>,
     dir: ShimDir,
+    steps: StepFile,
     /// Closes when the task ends.
     pub activity: watch::Receiver<Activity>,
     /// Whether launches can start.
@@ -72,6 +75,14 @@ impl AllocationHandle {
     /// The directory of its shim.
     pub fn dir(&self) -> &ShimDir {
         &self.dir
+    }
+
+    /// Records that a launch whose head is here began or ended. Blocks.
+    ///
+    /// # Errors
+    /// The record cannot be written.
+    pub fn record_step(&self, event: &JobStepEvent) -> io::Result<()> {
+        self.steps.append(event)
     }
 
     /// Attaches a head to a launch and returns the receiver of the launch's messages. A later head
@@ -124,10 +135,13 @@ impl AllocationHandle {
         let _ = self.commands.send(Command::FromHead { launch, message }).await;
     }
 
-    /// The highest number that a launch here ever had. Log files carry it, and it is never reused.
+    /// The highest number that a launch here ever had, by its log files and the record of its steps: it
+    /// is never reused. Blocks.
     /// In a lane of a task group the lowest numbers are those of its tasks' output.
     pub fn highest_launch_number(&self) -> u32 {
-        let on_disk = launches(&self.dir).ok().and_then(|numbers| numbers.last().copied()).unwrap_or(0);
+        let of_files = launches(&self.dir).ok().and_then(|numbers| numbers.last().copied()).unwrap_or(0);
+        let of_steps = steps::read(&self.dir).map_or(0, |steps| steps.launch_number_max());
+        let on_disk = of_files.max(of_steps);
         if self.share.lane.is_some() { on_disk.max(TASK_LAUNCH_MAX) } else { on_disk }
     }
 
@@ -215,7 +229,8 @@ impl Allocations {
         let senders = StateSenders { activity, run_state, detail };
         begin(TaskEnds { share: Arc::clone(&share), dir: dir.clone(), own: commands.downgrade(), queue, senders });
         let (activity, run_state, detail) = (activity_view, run_state_view, detail_view);
-        let handle = AllocationHandle { share, commands, dir, activity, run_state, detail, since: now() };
+        let steps = StepFile::new(dir.clone());
+        let handle = AllocationHandle { share, commands, dir, steps, activity, run_state, detail, since: now() };
         map.insert(handle.share.allocation, handle.clone());
         handle
     }

@@ -12,7 +12,7 @@ use super::submitted::Submitting;
 use super::watching::AllocationWatch;
 use super::{
     Api, attaching, checkpoints, comparing, dependencies, diagnosing, estimating, explaining, images, launching, mail, monitoring,
-    niceness, output, preempting, scaling, signalling, tasks, telemetry, updating, usage,
+    niceness, output, preempting, scaling, signalling, steps, tasks, telemetry, updating, usage,
 };
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
@@ -206,6 +206,10 @@ impl AllocationService for Api {
 
     async fn get_tasks(&self, request: Request<v1::GetTasksRequest>) -> Result<Response<v1::GetTasksResponse>, Status> {
         tasks::get(self, request).await.map(Response::new)
+    }
+
+    async fn list_steps(&self, request: Request<v1::ListStepsRequest>) -> Result<Response<v1::ListStepsResponse>, Status> {
+        steps::list(self, request).await.map(Response::new)
     }
 
     async fn cancel_tasks(&self, request: Request<v1::CancelTasksRequest>) -> Result<Response<v1::CancelTasksResponse>, Status> {

@@ -71,6 +71,7 @@ mod servable;
 mod sessions;
 mod signalling;
 mod status_message;
+mod steps;
 mod submitted;
 mod target;
 mod tasks;

@@ -5,8 +5,10 @@ use crate::job::Job;
 use crate::job_fields::eligible_ms;
 use crate::listing::{ListField, field};
 use crate::state::JobState;
+use crate::step::StepRow;
 use crate::time::{UNKNOWN, cpu_duration, long_duration};
 use crate::units::{kibibytes_text, memory_text};
+use lattice_api::v1;
 
 /// The fields of sacct without options.
 pub const DEFAULT: &str = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode";
@@ -20,45 +22,67 @@ MaxDiskWriteNode,MaxDiskWriteTask,AveDiskWrite,ReqTRES,AllocTRES,TRESUsageInAve,
 TRESUsageInMin,TRESUsageInMinNode,TRESUsageInMinTask,TRESUsageInTot,TRESUsageOutMax,TRESUsageOutMaxNode,TRESUsageOutMaxTask,\
 TRESUsageOutAve,TRESUsageOutTot";
 
-/// A line of sacct: a job, or its batch step.
+/// A line of sacct: a job, or one of its steps.
 #[derive(Clone, Debug)]
 pub struct Line {
     /// The job.
     pub job: Job,
-    /// Whether it is the step in which the job's script or command ran.
-    pub is_batch: bool,
+    /// The step; `None`: the job itself.
+    pub step: Option<StepRow>,
 }
 
-/// The lines of these jobs. `with_steps`: also the batch step of each job that has begun.
-pub fn lines(jobs: Vec<Job>, with_steps: bool) -> Vec<Line> {
-    let of = |job: Job| {
-        let began = !matches!(job.state(), JobState::Pending | JobState::Suspended | JobState::Configuring)
-            && (job.start_ms().is_some() || job.task().is_some());
-        let batch = (with_steps && began).then(|| Line { job: job.clone(), is_batch: true });
-        std::iter::once(Line { job, is_batch: false }).chain(batch)
-    };
-    jobs.into_iter().flat_map(of).collect()
+/// Whether a job has begun, so that it has steps.
+pub fn has_steps(job: &Job) -> bool {
+    !matches!(job.state(), JobState::Pending | JobState::Suspended | JobState::Configuring)
+        && (job.start_ms().is_some() || job.task().is_some())
+}
+
+/// The lines of these jobs. `with_steps`: also the steps of each job that has begun. `known`: those of a job; `None`: nobody
+/// says which it has, and there is a line for its script.
+pub fn lines(jobs: Vec<Job>, with_steps: bool, known: impl Fn(&Job) -> Option<Vec<v1::JobStep>>) -> Vec<Line> {
+    let mut lines = Vec::with_capacity(jobs.len());
+    for job in jobs {
+        let rows: Vec<StepRow> = match (with_steps && has_steps(&job)).then(|| known(&job)) {
+            None => Vec::new(),
+            Some(None) => vec![StepRow::of_unknown(&job)],
+            Some(Some(steps)) => steps.into_iter().map(|step| StepRow { job: job.clone(), step }).collect(),
+        };
+        lines.push(Line { job: job.clone(), step: None });
+        lines.extend(rows.into_iter().map(|row| Line { job: job.clone(), step: Some(row) }));
+    }
+    lines
 }
 
 impl Line {
-    fn step(&self, id: String) -> String {
-        if self.is_batch { id + ".batch" } else { id }
+    fn with_step(&self, id: String) -> String {
+        match &self.step {
+            Some(row) => format!("{id}.{}", row.step.step),
+            None => id,
+        }
+    }
+
+    /// Whether what was measured of the job is about this line: launches are not measured one by one.
+    fn is_measured(&self) -> bool {
+        self.job.task().is_none() && self.step.as_ref().is_none_or(|row| row.step.is_entry)
     }
 
     /// A field that steps do not have.
     fn of_job(&self, text: impl FnOnce(&Job) -> String) -> String {
-        if self.is_batch { String::new() } else { text(&self.job) }
+        if self.step.is_some() { String::new() } else { text(&self.job) }
     }
 
     /// A field that only steps have.
-    fn of_step(&self, text: impl FnOnce(&Job) -> String) -> String {
-        if self.is_batch { text(&self.job) } else { String::new() }
+    fn of_step(&self, text: impl FnOnce(&StepRow) -> String) -> String {
+        self.step.as_ref().map(text).unwrap_or_default()
     }
 
     /// Such as `COMPLETED`, or `CANCELLED by 1000`.
     fn state_text(&self, context: &Context<'_>) -> String {
+        if let Some(row) = &self.step {
+            return row.state().name().to_owned();
+        }
         let state = self.job.state();
-        match self.job.cancelled_by().filter(|_| state == JobState::Cancelled && !self.is_batch) {
+        match self.job.cancelled_by().filter(|_| state == JobState::Cancelled) {
             Some(by) => format!("CANCELLED by {}", context.uid_text(by)),
             None if state == JobState::Configuring => JobState::Pending.name().to_owned(),
             None => state.name().to_owned(),
@@ -66,31 +90,56 @@ impl Line {
     }
 
     fn elapsed_seconds(&self, context: &Context<'_>) -> u64 {
-        self.job.elapsed_ms(context.clock.now_ms).unwrap_or(0) / 1000
+        let now_ms = context.clock.now_ms;
+        self.step.as_ref().map_or_else(|| self.job.elapsed_ms(now_ms), |row| row.elapsed_ms(now_ms)).unwrap_or(0) / 1000
     }
 
     fn cpu_seconds(&self, context: &Context<'_>) -> u64 {
         match &self.job.recorded {
-            Some(recorded) => recorded.core_ms / 1000,
-            None => self.elapsed_seconds(context).saturating_mul(self.job.cpus(context)),
+            Some(recorded) if self.is_measured() => recorded.core_ms / 1000,
+            _ => self.elapsed_seconds(context).saturating_mul(self.cpus(context)),
         }
     }
 
+    fn cpus(&self, context: &Context<'_>) -> u64 {
+        self.step.as_ref().map_or_else(|| self.job.cpus(context), |row| row.cpus(context))
+    }
+
     fn allocated_cpus(&self, context: &Context<'_>) -> u64 {
-        if matches!(self.job.state(), JobState::Pending | JobState::Suspended) { 0 } else { self.job.cpus(context) }
+        if matches!(self.job.state(), JobState::Pending | JobState::Suspended) { 0 } else { self.cpus(context) }
+    }
+
+    fn node_count(&self) -> u32 {
+        self.step.as_ref().map_or_else(|| self.job.node_count(), |row| row.step.node_count)
+    }
+
+    /// What it has, as Slurm lists trackable resources.
+    fn tres_text(&self, context: &Context<'_>) -> String {
+        match &self.step {
+            Some(row) if !row.step.is_entry => format!("cpu={},node={}", row.cpus(context), row.step.node_count),
+            _ => self.job.tres_text(context),
+        }
+    }
+
+    fn ended_ms(&self) -> Option<u64> {
+        self.step.as_ref().map_or_else(|| self.job.ended_ms(), StepRow::ended_ms)
+    }
+
+    fn exit_text(&self) -> String {
+        self.step.as_ref().map_or_else(|| self.job.exit_text(), StepRow::exit_text)
     }
 
     fn used_cpu(&self) -> String {
-        cpu_duration(self.job.allocation.cpu_ms.filter(|_| self.job.task().is_none()).unwrap_or(0))
+        cpu_duration(self.job.allocation.cpu_ms.filter(|_| self.is_measured()).unwrap_or(0))
     }
 
     fn peak_memory(&self) -> String {
-        let peak = self.job.allocation.memory_peak_bytes.filter(|_| self.job.task().is_none());
+        let peak = self.job.allocation.memory_peak_bytes.filter(|_| self.is_measured());
         self.of_step(|_| peak.map(kibibytes_text).unwrap_or_default())
     }
 
     fn nodes(&self) -> String {
-        let nodes = self.job.nodes_text();
+        let nodes = self.step.as_ref().map_or_else(|| self.job.nodes_text(), StepRow::nodes_text);
         if nodes.is_empty() { "None assigned".to_owned() } else { nodes }
     }
 }
@@ -105,8 +154,8 @@ pub const ACCOUNT_FIELDS: &[ListField<Line>] = &[
     field("Account", 10, |line, c| line.job.account(c).to_owned()),
     empty("AdminComment", 19),
     field("AllocCPUS", 10, |line, c| line.allocated_cpus(c).to_string()),
-    field("AllocNodes", 10, |line, c| if line.allocated_cpus(c) == 0 { "0".to_owned() } else { line.job.node_count().to_string() }),
-    field("AllocTRES", 10, |line, c| if line.allocated_cpus(c) == 0 { String::new() } else { line.job.tres_text(c) }),
+    field("AllocNodes", 10, |line, c| if line.allocated_cpus(c) == 0 { "0".to_owned() } else { line.node_count().to_string() }),
+    field("AllocTRES", 10, |line, c| if line.allocated_cpus(c) == 0 { String::new() } else { line.tres_text(c) }),
     field("AssocID", 7, |line, _| line.of_job(|_| "0".to_owned())),
     field("AveCPU", 10, |line, _| line.of_step(|_| line.used_cpu())),
     empty("AveCPUFreq", 10),
@@ -129,14 +178,14 @@ pub const ACCOUNT_FIELDS: &[ListField<Line>] = &[
     field("Elapsed", 10, |line, c| long_duration(line.elapsed_seconds(c))),
     field("ElapsedRaw", 10, |line, c| line.elapsed_seconds(c).to_string()),
     field("Eligible", 19, |line, c| c.clock.text(eligible_ms(&line.job))),
-    field("End", 19, |line, c| c.clock.text_or(line.job.ended_ms(), UNKNOWN)),
-    field("ExitCode", 8, |line, _| line.job.exit_text()),
+    field("End", 19, |line, c| c.clock.text_or(line.ended_ms(), UNKNOWN)),
+    field("ExitCode", 8, |line, _| line.exit_text()),
     empty("Flags", 20),
     empty("GID", 6),
     empty("Group", 9),
-    ListField { name: "JobID", width: 12, is_left: true, value: |line, _| line.step(line.job.id_text()) },
-    ListField { name: "JobIDRaw", width: 12, is_left: true, value: |line, _| line.step(line.job.number().to_string()) },
-    field("JobName", 10, |line, _| if line.is_batch { "batch".to_owned() } else { line.job.allocation.name.clone() }),
+    ListField { name: "JobID", width: 12, is_left: true, value: |line, _| line.with_step(line.job.id_text()) },
+    ListField { name: "JobIDRaw", width: 12, is_left: true, value: |line, _| line.with_step(line.job.number().to_string()) },
+    field("JobName", 10, |line, _| line.step.as_ref().map_or_else(|| line.job.allocation.name.clone(), |row| row.step.name.clone())),
     empty("Layout", 9),
     empty("MaxDiskRead", 12),
     empty("MaxDiskReadNode", 15),
@@ -157,10 +206,10 @@ pub const ACCOUNT_FIELDS: &[ListField<Line>] = &[
     empty("MinCPU", 10),
     empty("MinCPUNode", 10),
     empty("MinCPUTask", 10),
-    field("NCPUS", 10, |line, c| line.job.cpus(c).to_string()),
-    field("NNodes", 8, |line, _| line.job.node_count().to_string()),
+    field("NCPUS", 10, |line, c| line.cpus(c).to_string()),
+    field("NNodes", 8, |line, _| line.node_count().to_string()),
     field("NodeList", 15, |line, _| line.nodes()),
-    field("NTasks", 8, |line, _| line.of_step(|_| "1".to_owned())),
+    field("NTasks", 8, |line, _| line.of_step(|row| row.step.ranks.to_string())),
     field("Partition", 10, |line, c| line.of_job(|job| job.partition(c).to_owned())),
     field("Planned", 10, |line, c| line.of_job(|job| long_duration(planned_seconds(job, c)))),
     field("Priority", 10, |line, _| line.of_job(|job| job.priority().to_string())),
@@ -171,7 +220,7 @@ pub const ACCOUNT_FIELDS: &[ListField<Line>] = &[
     empty("ReqCPUFreqGov", 13),
     empty("ReqCPUFreqMax", 13),
     empty("ReqCPUFreqMin", 13),
-    field("ReqCPUS", 8, |line, c| line.job.cpus(c).to_string()),
+    field("ReqCPUS", 8, |line, c| line.cpus(c).to_string()),
     field("ReqMem", 10, |line, c| line.of_job(|job| memory_text(job.memory_bytes(c)))),
     field("ReqNodes", 8, |line, _| line.of_job(|job| job.allocation.nodes_requested.to_string())),
     field("ReqTRES", 10, |line, c| line.of_job(|job| job.tres_text(c))),
@@ -181,6 +230,9 @@ pub const ACCOUNT_FIELDS: &[ListField<Line>] = &[
     field("ResvCPU", 10, |line, c| line.of_job(|job| long_duration(planned_seconds(job, c).saturating_mul(job.cpus(c))))),
     field("ResvCPURAW", 10, |line, c| line.of_job(|job| planned_seconds(job, c).saturating_mul(job.cpus(c)).to_string())),
     field("Start", 19, |line, c| match line.job.state() {
+        _ if line.step.as_ref().is_some_and(|row| !row.step.is_entry) => {
+            c.clock.text_or(line.step.as_ref().and_then(StepRow::began_ms), UNKNOWN)
+        }
         JobState::Pending | JobState::Suspended => UNKNOWN.to_owned(),
         state if state.is_final() && line.job.task().is_none() => c.clock.text_or(line.job.start_ms(), "None"),
         _ => c.clock.text_or(line.job.start_ms(), UNKNOWN),
@@ -236,7 +288,6 @@ mod tests {
     use crate::array::rows;
     use crate::listing::{Form, Listing};
     use crate::time::{Clock, Utc};
-    use lattice_api::v1;
     use lattice_cli_syntax::compat::Compat;
     use lattice_model::Resources;
     use std::collections::BTreeMap;
@@ -274,7 +325,7 @@ mod tests {
         let clock = Clock::new(NOW, &Utc, None);
         let context = Context { compat: &compat, clock: &clock, uid_of: &|user| (user == "ada").then_some(1000), nodes: &nodes };
         let listing = Listing::new(format, ACCOUNT_FIELDS, form).unwrap();
-        listing.heading() + &lines(jobs, steps).iter().map(|line| listing.line(line, &context)).collect::<String>()
+        listing.heading() + &lines(jobs, steps, |_| None).iter().map(|line| listing.line(line, &context)).collect::<String>()
     }
 
     fn separated() -> Form {
@@ -305,6 +356,34 @@ JobID           JobName  Partition    Account  AllocCPUS      State ExitCode
         let text = shown(job(), "AllocTRES,CPUTimeRAW,Timelimit,Submit,Start,Reserved,UID", separated(), false);
         let want = "cpu=4,mem=8G,node=1,billing=4,gres/gpu=1|360|01:00:00|2026-03-05T09:56:52|2026-03-05T09:58:32|00:01:40|1000\n";
         assert_eq!(text.split_once('\n').unwrap().1, want);
+    }
+
+    #[test]
+    fn each_launch_is_a_line_with_its_own_state_and_times() {
+        let jobs = rows(ended(12, "Completed", "completed", Some(0)), &[], false);
+        let batch =
+            v1::JobStep { step: "batch".into(), name: "batch".into(), ranks: 1, node_count: 1, is_entry: true, ..Default::default() };
+        let failed = v1::JobStep {
+            step: "0".into(),
+            name: "sim".into(),
+            state: "Failed".into(),
+            exit_code: Some(2),
+            ranks: 3,
+            nodes: "n1".into(),
+            node_count: 1,
+            began_at_ms: NOW - 90_000,
+            ended_at_ms: NOW - 60_000,
+            ..Default::default()
+        };
+        let compat = Compat::default();
+        let (clock, nodes) = (Clock::new(NOW, &Utc, None), BTreeMap::new());
+        let context = Context { compat: &compat, clock: &clock, uid_of: &|_| None, nodes: &nodes };
+        let listing = Listing::new("JobID,JobName,State,ExitCode,Elapsed,NTasks,MaxRSS,NCPUS", ACCOUNT_FIELDS, separated()).unwrap();
+        let lines = lines(jobs, true, |_| Some(vec![batch.clone(), failed.clone()]));
+        let text: String = lines.iter().map(|line| listing.line(line, &context)).collect();
+        let want =
+            "12|train|COMPLETED|0:0|00:01:30|||4\n12.batch|batch|COMPLETED|0:0|00:01:30|1|52480K|4\n12.0|sim|FAILED|2:0|00:00:30|3||4\n";
+        assert_eq!(text, want);
     }
 
     #[test]

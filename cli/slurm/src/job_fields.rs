@@ -19,8 +19,6 @@ pub const START: &str = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %20Y %R";
 pub const SORT: &str = "P,t,-p";
 /// The same order without places in the queue, for columns that do not need them either.
 pub const SORT_BY_NUMBER: &str = "P,t,i";
-/// The columns of `squeue --steps`.
-pub const STEPS: &str = "%.15i %.8j %.9P %.8u %.9M %N";
 
 /// A time that is not known.
 const NOT_KNOWN: &str = "N/A";

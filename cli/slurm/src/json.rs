@@ -6,6 +6,8 @@ use crate::job::{Job, is_array};
 use crate::job_fields::{dependency_text, eligible_ms};
 use crate::node::State;
 use crate::sinfo::Group;
+use crate::step::StepRow;
+use lattice_model::hostlist;
 use serde_json::{Value, json};
 
 /// A number that may be absent.
@@ -123,7 +125,7 @@ pub fn accounts(lines: &[Line], context: &Context<'_>) -> Value {
     let mut records: Vec<Value> = Vec::new();
     for line in lines {
         match records.last_mut().and_then(|record| record.get_mut("steps")).and_then(Value::as_array_mut) {
-            Some(steps) if line.is_batch => steps.push(step(&line.job, context)),
+            Some(steps) if line.step.is_some() => steps.extend(line.step.as_ref().map(|row| step(row, context))),
             _ => records.push(accounted(&line.job, context)),
         }
     }
@@ -182,16 +184,42 @@ fn accounted(job: &Job, context: &Context<'_>) -> Value {
     })
 }
 
-fn step(job: &Job, context: &Context<'_>) -> Value {
+fn step(row: &StepRow, context: &Context<'_>) -> Value {
+    let job = &row.job;
+    let names = hostlist::in_order(&row.nodes_text()).unwrap_or_default();
+    let names: Vec<&str> = names.iter().map(|node| node.as_str()).collect();
+    // What was measured is of the whole job.
+    let peak = job.allocation.memory_peak_bytes.filter(|_| row.step.is_entry).unwrap_or(0);
+    let time = match row.step.is_entry {
+        true => times(job, context),
+        false => json!({
+            "elapsed": row.elapsed_ms(context.clock.now_ms).unwrap_or(0) / 1000,
+            "end": row.ended_ms().unwrap_or(0) / 1000,
+            "start": row.began_ms().unwrap_or(0) / 1000,
+        }),
+    };
     json!({
-        "exit_code": exit_code(job),
-        "nodes": { "count": job.node_count(), "range": job.nodes_text(), "list": job.node_names() },
-        "state": [job.state().name()],
-        "step": { "id": format!("{}.batch", job.id_text()), "name": "batch" },
-        "tasks": { "count": 1 },
-        "time": times(job, context),
-        "tres": { "requested": { "max": [{ "type": "mem", "count": job.allocation.memory_peak_bytes.unwrap_or(0) }] } },
+        "exit_code": step_exit_code(row),
+        "nodes": { "count": row.step.node_count, "range": row.nodes_text(), "list": names },
+        "state": [row.state().name()],
+        "step": { "id": row.id_text(), "name": row.step.name },
+        "tasks": { "count": row.step.ranks },
+        "time": time,
+        "tres": { "requested": { "max": [{ "type": "mem", "count": peak }] } },
     })
+}
+
+fn step_exit_code(row: &StepRow) -> Value {
+    if row.step.is_entry {
+        return exit_code(&row.job);
+    }
+    let code = row.step.exit_code;
+    let status = match (row.state().is_final(), code) {
+        (false, _) => "PENDING",
+        (true, Some(0)) => "SUCCESS",
+        (true, _) => "ERROR",
+    };
+    json!({ "status": [status], "return_code": number(code.and_then(|code| u64::try_from(code).ok())), "signal": { "id": number(None), "name": "" } })
 }
 
 /// `sinfo --json`.
@@ -256,7 +284,7 @@ mod tests {
         assert_eq!((&first["job_id"], &first["job_state"], &first["user_id"]), (&json!(12), &json!(["FAILED"]), &json!(1000)));
         assert_eq!((&first["exit_code"]["return_code"]["number"], &first["time_limit"]["number"]), (&json!(3), &json!(60)));
         assert_eq!((&first["array_task_id"]["set"], &first["nodes"]), (&json!(false), &json!("n1")));
-        let shown = accounts(&lines(rows(job(), &[], false), true), &context);
+        let shown = accounts(&lines(rows(job(), &[], false), true, |_| None), &context);
         let first = &shown["jobs"][0];
         assert_eq!((&first["state"]["current"], &first["time"]["elapsed"]), (&json!(["FAILED"]), &json!(10)));
         assert_eq!(first["steps"][0]["step"]["id"], json!("12.batch"));

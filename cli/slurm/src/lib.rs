@@ -5,6 +5,7 @@
 //! ```text
 //!   v1::Allocation, TaskRange ─▶ job ──────┬▶ squeue, scontrol_job, json
 //!   v1::HistoryRecord ─────────▶           └▶ account (sacct)
+//!   v1::JobStep ───────────────▶ step ─▶ squeue --steps, account, scontrol_step
 //!   v1::Node, VCluster ────────▶ node, partition ─▶ sinfo, scontrol_node
 //!   what the user asked for ───▶ format (-o, -O), listing (--format of sacct) ─▶ lines
 //! ```
@@ -30,6 +31,7 @@ pub mod sinfo;
 pub mod sprio;
 pub mod sstat;
 pub mod state;
+pub mod step;
 pub mod task_exits;
 pub mod time;
 pub mod units;

@@ -26,6 +26,26 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// What the ranks of one launch use, by what its nodes measured of each rank. `None`: none of its ranks runs.
+    pub fn of_launch(id: String, launch: u32, elapsed_ms: u64, nodes: Vec<v1::NodeUsage>) -> Option<Self> {
+        let measured = |name: &str, now: f64| v1::Measured { name: name.to_owned(), now, ..Default::default() };
+        let of_node = |mut node: v1::NodeUsage| {
+            node.ranks.retain(|rank| rank.launch == launch);
+            let bytes = node.ranks.iter().map(|rank| rank.memory_bytes as f64);
+            node.measured = vec![
+                measured("memory_used", bytes.clone().sum()),
+                // The greatest of one rank, as Slurm shows it.
+                measured("memory_peak", bytes.fold(0.0, f64::max)),
+                measured("cpu_cores", node.ranks.iter().filter_map(|rank| rank.cpu_cores).sum()),
+            ];
+            node
+        };
+        let nodes: Vec<v1::NodeUsage> = nodes.into_iter().map(of_node).filter(|node| !node.ranks.is_empty()).collect();
+        let ranks: usize = nodes.iter().map(|node| node.ranks.len()).sum();
+        let task_count = u32::try_from(ranks).unwrap_or(u32::MAX);
+        (ranks > 0).then_some(Self { id, task_count, elapsed_ms, nodes })
+    }
+
     /// The greatest value of a measurement on each node that has it.
     fn measured(&self, name: &str) -> Vec<(&str, f64)> {
         let of = |node: &'_ v1::NodeUsage| -> Option<f64> {
@@ -125,6 +145,23 @@ mod tests {
     use crate::time::{Clock, Utc};
     use lattice_cli_syntax::compat::Compat;
     use std::collections::BTreeMap;
+
+    #[test]
+    fn a_launch_uses_what_its_ranks_do() {
+        let rank = |launch: u32, rank: u32, memory_bytes: u64| v1::RankUsage {
+            launch,
+            rank,
+            memory_bytes,
+            cpu_cores: Some(1.0),
+            ..Default::default()
+        };
+        let node = |name: &str, ranks: Vec<v1::RankUsage>| v1::NodeUsage { node: name.into(), ranks, ..Default::default() };
+        let nodes = || vec![node("n1", vec![rank(1, 0, 1024), rank(2, 0, 4096), rank(2, 1, 2048)]), node("n2", vec![rank(1, 1, 1024)])];
+        let usage = Usage::of_launch("12.1".into(), 2, 10_000, nodes()).unwrap();
+        assert_eq!((usage.task_count, usage.nodes.len()), (2, 1));
+        assert_eq!((usage.peak(), usage.total("memory_used"), usage.cpu_ms()), (Some(("n1", 4096.0)), Some(6144.0), Some(10_000)));
+        assert!(Usage::of_launch("12.7".into(), 8, 10_000, nodes()).is_none());
+    }
 
     #[test]
     fn usage_is_the_greatest_and_the_mean_of_its_nodes() {

@@ -4,6 +4,7 @@ mod order;
 
 use lattice_api::allocation::{STATES, state_from_name};
 use lattice_api::client::Client;
+use lattice_api::json::JobStepsJson;
 use lattice_api::v1;
 use lattice_api::v1::watch_request::What;
 use lattice_cli_session::failure::{Exit, Failure};
@@ -11,6 +12,11 @@ use lattice_cli_session::last_stderr::LastStderr;
 use lattice_cli_session::listing;
 use lattice_cli_session::output::{Format, Width, print, print_names};
 use lattice_cli_session::session::{Session, answer, now};
+use lattice_cli_session::shown::{
+    AllocationJson, TaskJson, TasksJson, allocation_block, allocations_table, attempts_text, count_by_state, counts_table, fold,
+    group_text, is_scaled, lanes_table, lines_table, live_first, living_replicas_first, range_name, replicas_table, service_text, short,
+    steps_table, task_block, tasks_table,
+};
 use lattice_cli_session::shown::{
     AllocationJson, TaskJson, TasksJson, allocation_block, allocations_table, attempts_text, count_by_state, counts_table, fold,
     group_text, is_scaled, lanes_table, lines_table, live_first, living_replicas_first, range_name, replicas_table, service_text, short,
@@ -43,6 +49,13 @@ pub async fn run(session: &Session, args: Status) -> Result<(), Failure> {
             let key = session.resolve_key(&key)?;
             let client = session.connect().await?;
             match find_numbered(&client, key, index, args.stale).await? {
+                Numbered::Task { key, index } if args.steps => {
+                    Err(Failure::usage("steps are those of the lane that runs the task").hint(format!(
+                        "`lattice status '{}[{index}]'` shows its lane, and `lattice status LANE --steps` the lane's steps",
+                        short(&key)
+                    )))
+                }
+                Numbered::Replica { key } if args.steps => steps(session, key).await,
                 Numbered::Task { key, index } => Box::pin(task(session, &client, &key, index, args.stale)).await,
                 Numbered::Replica { key } => one(session, &client, key, args.stale).await,
             }
@@ -50,6 +63,7 @@ pub async fn run(session: &Session, args: Status) -> Result<(), Failure> {
         Some(OneTarget { key, task: None }) if args.tasks => Box::pin(tasks(session, &key, args.stale)).await,
         Some(OneTarget { key, task: None }) if args.lanes => Box::pin(lanes(session, &key, args.stale)).await,
         Some(OneTarget { key, task: None }) if args.replicas => Box::pin(replicas(session, &key, args.stale)).await,
+        Some(OneTarget { key, task: None }) if args.steps => steps(session, session.resolve_key(&key)?).await,
         Some(OneTarget { key, task: None }) => {
             let key = session.resolve_key(&key)?;
             one(session, &session.connect().await?, key, args.stale).await
@@ -84,6 +98,27 @@ async fn tasks(session: &Session, typed: &str, stale: bool) -> Result<(), Failur
         let id = short(&found.id);
         session
             .note(&format!("there are more ranges of tasks than these {}; `lattice status '{id}[INDEX]'` shows one", found.ranges.len()));
+    }
+    Ok(())
+}
+
+/// The script and the launches of an allocation.
+async fn steps(session: &Session, key: String) -> Result<(), Failure> {
+    let found = answer(session.connect().await?.allocations().list_steps(v1::ListStepsRequest { key })).await?;
+    match session.format() {
+        Format::Table => print(&steps_table(&found.steps, now(), session.table_size()))?,
+        Format::Data(notation) => notation.print(&JobStepsJson::from(&found))?,
+        Format::Name => print_names(found.steps.iter().map(|step| step.step.as_str()))?,
+    }
+    let launches = found.steps.iter().filter(|step| !step.is_entry).count() as u64;
+    if let Some(totals) = found.totals.filter(|totals| totals.begun > launches) {
+        let v1::JobStepTotals { begun, completed, failed, cancelled } = totals;
+        session.note(&format!(
+            "the newest {launches} launches are shown, of {begun}: {completed} completed, {failed} failed, {cancelled} were cancelled"
+        ));
+    }
+    if !found.note.is_empty() {
+        session.note(&found.note);
     }
     Ok(())
 }

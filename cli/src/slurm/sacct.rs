@@ -3,17 +3,18 @@
 use super::cluster::{expanded, fetch_sizes};
 use super::command_line::{Command, or_variable};
 use super::jobs::{Wanted, add_task_nodes, expand, job_ids};
+use super::steps::{self, StepsOfJobs};
 use super::surroundings::{Surroundings, user_names};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_cli_session::failure::{Exit, Failure};
 use lattice_cli_session::output::{Notation, print};
 use lattice_cli_session::session::{Session, answer};
+use lattice_cli_syntax::slurm_args::Lines;
 use lattice_cli_syntax::slurm_args::sacct::Sacct;
 use lattice_model::history::{JOBS_MAX, PAGE_LEN_MAX};
 use lattice_slurm::account::{self, ACCOUNT_FIELDS, Line, lines};
-use lattice_slurm::job::Job;
-use lattice_slurm::job_id::Step;
+use lattice_slurm::job::{Job, Part};
 use lattice_slurm::json;
 use lattice_slurm::listing::{Form, InvalidField, Listing, help_format};
 use lattice_slurm::state::States;
@@ -93,13 +94,17 @@ async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
     if args.batch_script {
         return scripts(&client, &jobs).await;
     }
-    let lines = lines(jobs, !args.allocations);
+    let steps = if args.allocations { StepsOfJobs::new() } else { steps::fetch(&client, &jobs).await? };
+    let lines = lines(jobs, !args.allocations, |job| match job.part {
+        Part::Whole => steps.get(&job.allocation.id).cloned(),
+        Part::Task(_) | Part::Waiting { .. } => None,
+    });
     surroundings.with(|context| {
         let notation = if args.data.json.is_some() { Some(Notation::Json) } else { args.data.yaml.as_ref().map(|_| Notation::Yaml) };
         if let Some(notation) = notation {
             return notation.print(&json::accounts(&lines, context));
         }
-        let mut text = if args.noheader { String::new() } else { listing.heading() };
+        let mut text = if args.lines.noheader { String::new() } else { listing.heading() };
         lines.iter().filter(|line| wants_step(&wanted, line)).for_each(|line| text.push_str(&listing.line(line, context)));
         print(&text)
     })?;
@@ -110,7 +115,7 @@ async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
 fn wants_step(wanted: &Wanted, line: &Line) -> bool {
     let Some(ids) = &wanted.ids else { return true };
     let of_job = |number: u64| number == line.job.base_number() || number == line.job.number();
-    ids.iter().filter(|id| of_job(id.number)).any(|id| id.step.is_none_or(|step| step == Step::Batch && line.is_batch))
+    ids.iter().filter(|id| of_job(id.number)).any(|id| id.step.is_none_or(|step| line.step.as_ref().is_some_and(|row| row.is(step))))
 }
 
 fn refuse(args: &Sacct) -> Result<(), Failure> {
@@ -130,9 +135,9 @@ pub(super) fn wrong_field(error: InvalidField) -> Failure {
 }
 
 /// The form of lines for these options.
-pub(super) fn form(parsable: bool, parsable2: bool, delimiter: &str) -> Form {
-    match parsable || parsable2 {
-        true => Form::Separated { delimiter: delimiter.to_owned(), ends: !parsable2 },
+pub(super) fn form(lines: &Lines, delimiter: &str) -> Form {
+    match lines.parsable || lines.parsable2 {
+        true => Form::Separated { delimiter: delimiter.to_owned(), ends: !lines.parsable2 },
         false => Form::Columns,
     }
 }
@@ -144,7 +149,7 @@ fn listing(args: &Sacct) -> Result<Listing<Line>, Failure> {
         (false, true) => account::LONG.to_owned(),
         (false, false) => or_variable(None, "SACCT_FORMAT").unwrap_or_else(|| account::DEFAULT.to_owned()),
     };
-    let form = form(args.parsable, args.parsable2, &args.delimiter);
+    let form = form(&args.lines, &args.delimiter);
     Listing::new(&given.unwrap_or(default), ACCOUNT_FIELDS, form).map_err(wrong_field)
 }
 

@@ -50,13 +50,13 @@ pub async fn run(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
     let surroundings = Surroundings::read()?;
     SACCTMGR.check_clusters(&args.common.clusters, &surroundings.compat)?;
     let fields: &str = if query.format.is_empty() { query.entity.default_fields(query.with_associations) } else { &query.format };
-    let listing = Listing::new(fields, RECORD_FIELDS, form(args.parsable, args.parsable2, "|")).map_err(|error| {
+    let listing = Listing::new(fields, RECORD_FIELDS, form(&args.lines, "|")).map_err(|error| {
         let names: Vec<&str> = RECORD_FIELDS.iter().map(|field| field.name).collect();
         Failure::other(error.to_string()).hint(format!("the fields are {}", names.join(", ")))
     })?;
     let is_here = query.clusters.is_empty() || query.clusters.iter().any(|name| name == surroundings.compat.cluster());
     let records = if is_here { Box::pin(records(session, &query, &surroundings.compat)).await? } else { Vec::new() };
-    let mut text = if args.noheader { String::new() } else { listing.heading() };
+    let mut text = if args.lines.noheader { String::new() } else { listing.heading() };
     surroundings.with(|context| records.iter().for_each(|record| text.push_str(&listing.line(record, context))));
     print(&text)?;
     Ok(0)

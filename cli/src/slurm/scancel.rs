@@ -6,6 +6,7 @@ mod options;
 
 use super::arguments;
 use super::compat;
+use super::steps;
 use chosen::Chosen;
 use lattice_api::client::Client;
 use lattice_api::v1;
@@ -87,8 +88,10 @@ async fn end(client: &Client, options: &Options, job: &Chosen) -> Result<String,
     if options.signal.is_some() || options.batch {
         return signal(client, options, id).await;
     }
-    if let Some(step) = id.step {
-        check_is_whole_job(client, id, step).await?;
+    if let Some(step) = id.step
+        && !is_whole_job(client, id, step).await?
+    {
+        return end_step(client, id, step).await;
     }
     match &id.tasks {
         None => {
@@ -103,17 +106,31 @@ async fn end(client: &Client, options: &Options, job: &Chosen) -> Result<String,
     }
 }
 
-/// A step can be cancelled on its own only if it is the whole job: the launch of a command.
-async fn check_is_whole_job(client: &Client, id: &JobId, step: Step) -> Result<(), Failure> {
-    let refused = || {
-        Failure::usage("a step is not cancelled on its own")
-            .hint(format!("`scancel {}` cancels the job; `scancel --signal=TERM {}` signals all of its steps", id.key, id.key))
-    };
+/// Whether a step is the whole job: the launch of its command.
+async fn is_whole_job(client: &Client, id: &JobId, step: Step) -> Result<bool, Failure> {
     if step != Step::Number(0) || id.tasks.is_some() {
-        return Err(refused());
+        return Ok(false);
     }
     let allocation = answer(client.allocations().get(v1::GetAllocationRequest { key: id.key.clone(), stale: false })).await?;
-    if allocation.script.is_empty() && !allocation.command.is_empty() { Ok(()) } else { Err(refused()) }
+    Ok(allocation.script.is_empty() && !allocation.command.is_empty())
+}
+
+/// Ends one launch; the rest of the job goes on.
+async fn end_step(client: &Client, id: &JobId, step: Step) -> Result<String, Failure> {
+    if id.tasks.is_some() {
+        return Err(Failure::usage("a step of a task of a job array is not cancelled on its own").hint("cancel the task"));
+    }
+    if step == Step::Batch {
+        return Err(Failure::usage("the script is not cancelled on its own")
+            .hint(format!("`scancel {}` cancels the job; `scancel --batch --signal=TERM {}` signals its script", id.key, id.key)));
+    }
+    let found = steps::find(client, &id.key, step).await?;
+    if found.ended_at_ms > 0 {
+        return Err(Failure::other("Job/step already completing or completed"));
+    }
+    let allocation = answer(client.allocations().get(v1::GetAllocationRequest { key: id.key.clone(), stale: false })).await?.id;
+    answer(client.allocations().abort_launch(v1::AbortLaunchRequest { id: found.launch, allocation })).await?;
+    Ok(format!("step {} is being ended", found.step))
 }
 
 /// Sends a signal: to the steps of a job, to its script (`--batch`), or to both (`--full`).

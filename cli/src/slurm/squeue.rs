@@ -3,6 +3,7 @@
 use super::cluster::{expanded, fetch_sizes};
 use super::command_line::{Command, all_or_variable, or_variable};
 use super::jobs::{REQUESTS_MAX, Wanted, add_task_nodes, expand, job_ids};
+use super::steps;
 use super::surroundings::{Surroundings, user_names};
 use lattice_api::client::Client;
 use lattice_api::v1;
@@ -15,6 +16,7 @@ use lattice_slurm::job::Job;
 use lattice_slurm::job_fields::{self, DETAIL_LETTERS, DETAIL_NAMES, JOB_FIELDS, OUTLOOK_LETTERS, sort};
 use lattice_slurm::json;
 use lattice_slurm::state::{JobState, States};
+use lattice_slurm::step::{self, STEP_FIELDS, StepRow};
 use lattice_slurm::units::listed;
 use std::ffi::OsString;
 use std::time::Duration;
@@ -33,7 +35,9 @@ async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
     let mut surroundings = Surroundings::read()?;
     SQUEUE.check_clusters(&args.common.clusters, &surroundings.compat)?;
     SQUEUE.refuse(!args.licenses.is_empty(), "-L", "Lattice has no licenses")?;
-    SQUEUE.refuse(args.steps.is_some(), "-s", "`sacct -j JOB` shows the steps of a job, `lattice top JOB --per-rank` its ranks")?;
+    if let Some(named) = &args.steps {
+        return show_steps(session, &args, named, surroundings).await;
+    }
     let layout = layout(&args)?;
     let is_data = args.data.json.is_some() || args.data.yaml.is_some();
     let shows_outlook = is_data || OUTLOOK_LETTERS.iter().any(|letter| layout.has(*letter));
@@ -66,6 +70,33 @@ async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
         let Some(seconds) = args.iterate else { return Ok(0) };
         tokio::time::sleep(Duration::from_secs(seconds)).await;
     }
+}
+
+/// `squeue --steps`, with a list of jobs or steps, or for all.
+async fn show_steps(session: &Session, args: &Squeue, named: &str, mut surroundings: Surroundings) -> Result<u8, Failure> {
+    let is_data = args.data.json.is_some() || args.data.yaml.is_some();
+    SQUEUE.refuse(is_data, "--json with -s", "`lattice status JOB --steps -o json` has the steps of a job")?;
+    SQUEUE.refuse(args.iterate.is_some(), "-i with -s", "it shows the steps once")?;
+    let named = job_ids(&[named.to_owned()])?;
+    let mut wanted = Wanted { without_outlook: true, ..wanted(args, &surroundings)? };
+    if !named.is_empty() {
+        wanted.ids = Some(named.clone());
+    }
+    let client = session.connect().await?;
+    fetch_sizes(&client, &mut surroundings).await?;
+    let layout = match (&args.long_format, &args.format) {
+        (Some(names), _) => Layout::of_names(names, STEP_FIELDS),
+        (None, format) => Layout::of_letters(format.as_deref().unwrap_or(step::DEFAULT), STEP_FIELDS),
+    };
+    let layout = layout.map_err(wrong_format)?;
+    let mut found = steps::rows(&client, &wanted, &named).await?;
+    found.retain(StepRow::is_running);
+    surroundings.with(|context| {
+        let mut text = if args.noheader { String::new() } else { layout.heading() + "\n" };
+        found.iter().for_each(|row| text.push_str(&(layout.line(row, context) + "\n")));
+        print(&text)
+    })?;
+    Ok(0)
 }
 
 fn write(args: &Squeue, layout: &Layout<Job>, keys: &[SortKey], jobs: &mut [Job], surroundings: &Surroundings) -> Result<(), Failure> {

@@ -29,9 +29,9 @@ async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
     SSHARE.check_clusters(&args.common.clusters, &surroundings.compat)?;
     let default = if args.long { LONG } else { DEFAULT };
     let fields = if args.format.is_empty() { default.to_owned() } else { args.format.join(",") };
-    let listing = Listing::new(&fields, SHARE_FIELDS, form(args.parsable, args.parsable2, "|")).map_err(wrong_field)?;
+    let listing = Listing::new(&fields, SHARE_FIELDS, form(&args.lines, "|")).map_err(wrong_field)?;
     let shares = shares(session, &args, &surroundings).await?;
-    let mut text = if args.noheader { String::new() } else { listing.heading() };
+    let mut text = if args.lines.noheader || args.headless { String::new() } else { listing.heading() };
     surroundings.with(|context| shares.iter().for_each(|share| text.push_str(&listing.line(share, context))));
     print(&text)?;
     Ok(0)

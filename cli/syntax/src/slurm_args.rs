@@ -8,6 +8,7 @@ pub mod sprio;
 pub mod squeue;
 pub mod sshare;
 pub mod sstat;
+mod with_common;
 
 use clap::{ArgAction, Args};
 
@@ -54,6 +55,20 @@ pub struct Data {
     pub yaml: Option<String>,
 }
 
+/// How sacct, sacctmgr, sshare and sstat write their lines.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Lines {
+    /// Without the lines of headings
+    #[arg(short, long)]
+    pub noheader: bool,
+    /// Fields with | behind each
+    #[arg(short, long)]
+    pub parsable: bool,
+    /// Fields with | between them
+    #[arg(short = 'P', long)]
+    pub parsable2: bool,
+}
+
 /// A command line with the options of [`Common`].
 pub trait HasCommon {
     /// These options.
@@ -90,9 +105,10 @@ mod tests {
         assert!(scontrol.oneliner && scontrol.words == ["show", "nodes", "n[1-3]"]);
         let typed = ["sacctmgr", "-n", "-s", "list", "user", "ada", "format=account%256"];
         let sacctmgr = super::sacctmgr::Sacctmgr::try_parse_from(typed).unwrap();
-        assert!(sacctmgr.noheader && sacctmgr.associations && sacctmgr.words.len() == 4);
+        assert!(sacctmgr.lines.noheader && sacctmgr.associations && sacctmgr.words.len() == 4);
         let typed = ["sacctmgr", "show", "assoc", "-nP"];
-        assert!(super::sacctmgr::Sacctmgr::try_parse_from(typed).unwrap().parsable2);
+        assert!(super::sacctmgr::Sacctmgr::try_parse_from(typed).unwrap().lines.parsable2);
+        assert!(super::sshare::Sshare::try_parse_from(["sshare", "-h"]).unwrap().headless);
         let typed = ["sshare", "-U", "--format", "Account%256", "--noheader"];
         assert!(super::sshare::Sshare::try_parse_from(typed).unwrap().users_only);
     }

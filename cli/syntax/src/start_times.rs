@@ -55,7 +55,8 @@ pub struct StartFlags {
     #[arg(long, value_name = "NAME", overrides_with = "reservation")]
     pub reservation: Option<String>,
     /// Of what you get mail, if your site sends any: begin, end, fail, requeue, time_limit, time_limit_50, time_limit_80
-    /// or time_limit_90 (that part of the walltime is over), separated by commas; all: the first four [default: none]
+    /// or time_limit_90 (that part of the walltime is over), separated by commas; all: the first four. With array_tasks,
+    /// end and fail are also about each task of a task group, of the first 100 [default: none]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub mail_type: Vec<MailType>,
     /// Who gets the mail: an address or a name [default: you]

@@ -1,7 +1,7 @@
 //! Output and its upload to the log store: nothing is lost or repeated, and its size on the node is limited, whichever
 //! daemon is killed meanwhile.
 
-use crate::harness::{Group, JOB, Need, World};
+use crate::harness::{Group, JOB, Need, World, lab_program};
 use crate::moto;
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
@@ -33,6 +33,7 @@ pub fn trials() -> Vec<Trial> {
         LOGS.test("a_node_that_is_gone_is_read_from_the_store_and_what_is_missing_is_said", &[], node_gone),
         LOGS.test("eleven_streams_are_one_too_many", &[], too_many_streams),
         LOGS.test("each_attempt_is_read_with_the_reason_of_its_end", &[], attempts),
+        LOGS.test("steps_are_in_the_store_beside_the_output", &[], stored_steps),
         LOGS.test("following_waiting_work_shows_what_it_waits_for", &[], following_what_waits),
         S3.test("a_job_is_flushed_killed_under_and_read_back", &[Need::Moto], s3),
         S3.test("a_trace_of_the_cluster_is_put_beside_the_output", &[Need::Moto], trace_in_s3),
@@ -475,6 +476,19 @@ fn attempts(w: &World) {
         }
     }
     assert_eq!(logs(w, &["--previous", &id]).out(), "first\n");
+}
+
+fn stored_steps(w: &World) {
+    let lattice = lab_program().with_file_name("lattice").display().to_string();
+    let launches = format!("#!/bin/sh\n{lattice} launch -n 2 -- true\n{lattice} launch -n 1 -- /bin/sh -c 'exit 4'\nexit 0\n");
+    let id = w.submit(&[&w.script("stored-steps.sh", &launches)]);
+    w.completed(&id);
+    let listed = || w.lattice.json(&["status", &id, "--steps"]).unwrap();
+    let on_node = listed();
+    let codes: Vec<_> = on_node["steps"].as_array().unwrap().iter().map(|step| (text(step, "step"), step["exit_code"].as_i64())).collect();
+    assert_eq!(codes, [("batch".to_owned(), Some(0)), ("0".to_owned(), Some(0)), ("1".to_owned(), Some(4))], "{on_node}");
+    remove(&all_flushed(w, &node_of(w, &id), &id));
+    assert_eq!(listed(), on_node, "from the store");
 }
 
 fn following_what_waits(w: &World) {

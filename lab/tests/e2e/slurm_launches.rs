@@ -4,6 +4,7 @@ use crate::harness::{Group, JOB, World};
 use lattice_lab::lattice::text;
 use lattice_lab::process::{self, Finished};
 use libtest_mimic::Trial;
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -15,6 +16,7 @@ pub fn trials() -> Vec<Trial> {
         SLURM_LAUNCHES.test("srun_outside_is_a_job_with_its_output_its_files_and_its_code", &[], outside),
         SLURM_LAUNCHES.test("srun_in_a_job_is_a_step_on_the_nodes_that_were_asked_for", &[], inside),
         SLURM_LAUNCHES.test("scancel_ends_and_signals_jobs_tasks_and_what_filters_find", &[], cancelled),
+        SLURM_LAUNCHES.test("steps_are_listed_with_their_ends_and_one_is_cancelled_alone", &[], steps),
         SLURM_LAUNCHES.test("sattach_follows_a_step_until_it_ends", &[], attached),
         SLURM_LAUNCHES.test("sbcast_brings_a_file_to_every_node_of_the_job", &[], broadcast),
     ]
@@ -183,7 +185,9 @@ fn cancelled(w: &World) {
     let signalled = w.submit(&["--cores", "1", &caught]);
     w.wait_log(&signalled, "ready");
     let step = slurm(w, "scancel", &[&format!("{}.0", number(w, &signalled))]);
-    assert!(step.code() == 1 && step.err().contains("a step is not cancelled on its own"), "{}", step.err());
+    assert!(step.code() == 1 && step.err().contains(".0: Invalid job id specified"), "{}", step.err());
+    let script_alone = slurm(w, "scancel", &[&format!("{}.batch", number(w, &signalled))]);
+    assert!(script_alone.code() == 1 && script_alone.err().contains("the script is not cancelled on its own"), "{}", script_alone.err());
     scancel(&["--batch", "--signal", "SIGUSR1", &number(w, &signalled)]);
     w.completed(&signalled);
     assert!(w.log(&signalled).contains("caught"));
@@ -194,6 +198,73 @@ fn cancelled(w: &World) {
     assert_eq!(text(&w.ended(&named), "state"), "Cancelled");
     assert_ne!(text(&w.status(&other), "state"), "Cancelled");
     scancel(&[&number(w, &other)]);
+}
+
+/// The steps of an allocation: number, name, state and exit code.
+fn listed(w: &World, id: &str) -> Vec<(String, String, String, Value)> {
+    let found = w.lattice.json(&["status", id, "--steps"]).unwrap();
+    let of = |step: &Value| (text(step, "step"), text(step, "name"), text(step, "state"), step["exit_code"].clone());
+    found["steps"].as_array().unwrap().iter().map(of).collect()
+}
+
+fn steps(w: &World) {
+    let dir = files(w, "steps");
+    let bin = links(w).display().to_string();
+    let go = dir.join("go").display().to_string();
+    let body = format!(
+        "cd {dir}\n\
+         {bin}/srun -n 2 true\n\
+         {bin}/srun -n 3 sh -c 'exit 3' 2> failed\n\
+         {bin}/srun -n 1 sh -c 'echo number $SLURM_STEP_ID $SLURM_STEPID; exec sleep 300' 2> cancelled; echo $? > cancelled-code\n\
+         while [ ! -e {go} ]; do sleep 0.1; done\n",
+        dir = dir.display()
+    );
+    let script = w.script("steps.sh", &format!("#!/bin/sh\n#SBATCH -N 2\n#SBATCH --ntasks-per-node=2\n#SBATCH --time=5\n{body}"));
+    let id = w.submit(&["--name", "of-steps", &script]);
+    let job = number(w, &id);
+    w.wait_log(&id, "number 2 2");
+    let row = |step: &str, name: &str, state: &str, code: Value| (step.to_owned(), name.to_owned(), state.to_owned(), code);
+    let begun = [
+        row("batch", "batch", "Running", Value::Null),
+        row("0", "true", "Completed", 0.into()),
+        row("1", "sh", "Failed", 3.into()),
+        row("2", "sh", "Running", Value::Null),
+    ];
+    w.wait("its steps to be recorded", || listed(w, &id) == begun);
+    let ok = |name: &str, args: &[&str]| {
+        let done = slurm(w, name, args);
+        assert_eq!(done.code(), 0, "{name} {args:?}: {}", done.err());
+        done.out()
+    };
+    assert_eq!(ok("squeue", &["-s", "-h", "-o", "%i %j %A", "-j", &job]), format!("{job}.batch batch 1\n{job}.2 sh 1\n"));
+    assert_eq!(ok("squeue", &["-h", "-o", "%i %t", &format!("-s{job}.2")]), format!("{job}.2 RUNNING\n"));
+    let shown = ok("scontrol", &["show", "-o", "step", &format!("{job}.1")]);
+    assert!(shown.starts_with(&format!("StepId={job}.1 ")) && shown.contains("State=FAILED") && shown.contains("ExitCode=3:0"), "{shown}");
+    assert!(shown.contains(" Tasks=3 Name=sh "), "{shown}");
+    let none = slurm(w, "scontrol", &["show", "step", &format!("{job}.9")]);
+    assert!(none.code() == 1 && none.err().contains("it has no such step"), "{}", none.err());
+    assert_eq!(ok("sstat", &["-n", "-P", "-o", "JobID,NTasks", "-j", &format!("{job}.2")]), format!("{job}.2|1\n"));
+    let over = slurm(w, "sstat", &["-n", "-j", &format!("{job}.1")]);
+    assert!(over.code() == 1 && over.err().contains("has no ranks that run now"), "{}", over.err());
+
+    assert_eq!(ok("scancel", &[&format!("{job}.2")]), "");
+    w.wait("the step to be cancelled", || listed(w, &id).last() == Some(&row("2", "sh", "Cancelled", 130.into())));
+    let again = slurm(w, "scancel", &[&format!("{job}.2")]);
+    assert!(again.code() == 1 && again.err().contains("Job/step already completing or completed"), "{}", again.err());
+    assert_eq!(text(&w.status(&id), "state"), "Running");
+    std::fs::write(&go, "").unwrap();
+    w.completed(&id);
+    assert_ne!(read(&dir.join("cancelled-code")), "0\n");
+    // The node has removed the allocation; its head still has the record.
+    w.wait("the nodes to be free", || listed(w, &id).first() == Some(&row("batch", "batch", "Completed", 0.into())));
+    let accounted = ok("sacct", &["-n", "-P", "-o", "JobID,JobName,State,ExitCode,NTasks", "-j", &job]);
+    let want = format!(
+        "{job}|of-steps|COMPLETED|0:0|\n{job}.batch|batch|COMPLETED|0:0|1\n{job}.0|true|COMPLETED|0:0|2\n\
+         {job}.1|sh|FAILED|3:0|3\n{job}.2|sh|CANCELLED|130:0|1\n"
+    );
+    assert_eq!(accounted, want);
+    assert_eq!(ok("sacct", &["-n", "-P", "-o", "JobID", "-j", &format!("{job}.1")]), format!("{job}.1\n"));
+    assert_eq!(ok("squeue", &["-s", "-h", "-j", &job]), "");
 }
 
 fn attached(w: &World) {

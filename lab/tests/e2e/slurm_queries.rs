@@ -97,7 +97,7 @@ fn accounts(w: &World) {
     assert_eq!(short, format!("{good}|COMPLETED|0:0\n{bad}|FAILED|3:0\n{stopped}|CANCELLED by 0|0:0\n"));
     let steps = ok(w, "sacct", &["--parsable2", "-o", "JobID,State,NodeList", "-j", &good, "-j", &bad]);
     let ids: Vec<&str> = steps.lines().map(|line| line.split('|').next().unwrap()).collect();
-    assert_eq!(ids, ["JobID", &good, &format!("{good}.batch"), &bad, &format!("{bad}.batch")], "{steps}");
+    assert_eq!(ids, ["JobID", &good, &format!("{good}.0"), &bad, &format!("{bad}.0")], "{steps}");
     let parsl = ok(w, "sacct", &["-X", "--noheader", "--format=jobid,state%20", "--job", &stopped]);
     assert_eq!(parsl.split_whitespace().take(2).collect::<Vec<_>>(), [stopped.as_str(), "CANCELLED"]);
     let snakemake = ["-X", "--parsable2", "--clusters", "all", "--noheader", "--format=JobIdRaw,State", "--starttime", "now-2days"];

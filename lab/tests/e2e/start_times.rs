@@ -138,6 +138,17 @@ fn sends_mail(w: &World) {
     assert_eq!((&mail["state"], &mail["owner"], &mail["event"]), (&"Cancelled".into(), &"root".into(), &"end".into()), "{mail}");
     faults::start_member(&w.dir, gone).unwrap();
     assert_eq!(events(), ["ada begin", "ada end"], "each is sent once");
+    let options = ["--mail-type=end,fail,array_tasks", "--mail-user=bob", "--cores=1", "--task-group=5-7%1"];
+    let refused = w.run(&[&["submit", "--mail-type=begin"], &options[..], &["--", "/bin/true"]].concat());
+    assert!(refused.err().contains("of single tasks, begin is not known"), "{}", refused.err());
+    let group = w.submit(&[&options[..], &["--", "/bin/sh", "-c", "test $LATTICE_TASK_INDEX != 6"]].concat());
+    let of_tasks =
+        || mails(&group).into_iter().map(|(_, event, mail)| format!("{event} {} {}", mail["task"], mail["state"])).collect::<Vec<_>>();
+    w.wait("the mail of each task, and of the group", || of_tasks().len() >= 4);
+    let mut sent = of_tasks();
+    assert_eq!(sent.pop().as_deref(), Some("fail null \"Failed\""), "the last one is about the group");
+    sent.sort();
+    assert_eq!(sent, ["end 5 \"Completed\"", "end 7 \"Completed\"", "fail 6 \"Failed\""]);
     for name in ["hook", "sent"] {
         let _ = fs::remove_file(mail_file(name));
     }

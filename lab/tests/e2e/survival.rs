@@ -5,6 +5,7 @@ use lattice_lab::demo::Lines;
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
+use serde_json::Value;
 use std::time::{Duration, Instant};
 
 static SURVIVAL: Group = Group::large("survival");
@@ -90,6 +91,12 @@ fn scripts_launch(w: &World) {
         assert_eq!(of_rank, wanted, "rank {rank}");
     }
     assert!(log.contains("\nlaunch gave 9\n"), "{log}");
+    let found = w.lattice.json(&["status", &id, "--steps"]).unwrap();
+    let steps = found["steps"].as_array().unwrap();
+    let shown: Vec<_> =
+        steps.iter().map(|step| (text(step, "step"), text(step, "state"), step["ranks"].clone(), step["exit_code"].clone())).collect();
+    let row = |step: &str, state: &str, ranks: u32, code: i32| (step.to_owned(), state.to_owned(), Value::from(ranks), Value::from(code));
+    assert_eq!(shown, [row("batch", "Completed", 1, 0), row("0", "Failed", 6, 9)], "once, although its head began again");
     w.assert_nothing_left();
 }
 

@@ -109,6 +109,7 @@ table! {
     "AllocationService/LaunchInput":         own tenant own all all changes;
     "AllocationService/List":                all all all all all reads;
     "AllocationService/ListCheckpoints":     own tenant all all all reads;
+    "AllocationService/ListSteps":           own tenant all all all reads;
     "AllocationService/Logs":                own tenant own all all reads;
     "AllocationService/Preempt":             own tenant all all all changes;
     "AllocationService/ReadTelemetry":       own tenant all all all reads;

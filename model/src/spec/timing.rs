@@ -2,10 +2,11 @@
 
 use super::{AllocationSpec, invalid};
 use crate::duration::{clock_text, millis};
-use crate::mail::MAIL_USER_BYTES_MAX;
+use crate::mail::{MAIL_USER_BYTES_MAX, MailEvent};
 use crate::spec_error::SpecError;
 use crate::time::Timestamp;
 use crate::timing::{AHEAD_MS_MAX, COMMENT_BYTES_MAX, NICE_MAX, Timing};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Largest size of the name of a reservation, in bytes: that of a vCluster.
@@ -78,6 +79,7 @@ impl AllocationSpec {
             if mail.events.is_empty() {
                 return Err(invalid("mail-type", "which events? Say begin, end, fail or others; or leave --mail-user out"));
             }
+            self.validate_task_mail(&mail.events)?;
             if mail.user.len() > MAIL_USER_BYTES_MAX || !(mail.user.is_empty() || mail.user.split(',').all(is_recipient)) {
                 let why = format!(
                     "a name or an address of at most {MAIL_USER_BYTES_MAX} bytes, which begins with a letter, a digit or _, \
@@ -110,6 +112,25 @@ impl AllocationSpec {
         }
         Ok(())
     }
+
+    /// Of single tasks only their ends are known to the quorum.
+    fn validate_task_mail(&self, events: &BTreeSet<MailEvent>) -> Result<(), SpecError> {
+        if !events.contains(&MailEvent::ArrayTasks) {
+            return Ok(());
+        }
+        if self.tasks.is_none() {
+            return Err(invalid("mail-type", "array_tasks is about the tasks of a task group, and this is none: leave it out"));
+        }
+        let others: Vec<MailEvent> = events.iter().copied().filter(|event| *event != MailEvent::ArrayTasks).collect();
+        let is_end = |event: &MailEvent| matches!(event, MailEvent::End | MailEvent::Fail);
+        match others.iter().find(|event| !is_end(event)) {
+            Some(event) => {
+                Err(invalid("mail-type", format!("array_tasks is possible with end and fail alone: of single tasks, {event} is not known")))
+            }
+            None if others.is_empty() => Err(invalid("mail-type", "array_tasks needs end or fail: which ends of tasks are meant?")),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Whether a mail program takes this for a name or an address. Some run what begins with `|`, and write to the file that
@@ -122,7 +143,7 @@ fn is_recipient(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mail::{Mail, MailEvent};
+    use crate::mail::Mail;
     use crate::task_group::TaskGroup;
     use crate::test_builders::spec;
 
@@ -188,6 +209,14 @@ mod tests {
         assert_eq!(mail(&[MailEvent::End], "ada@example.org").validate(), Ok(()));
         assert!(refused(&mail(&[], "ada")).starts_with("mail-type: which events?"));
         assert_eq!(mail(&[MailEvent::End], "").validate(), Ok(()));
+        let of_tasks = |events: &[MailEvent]| {
+            let tasks = Some(Box::new(TaskGroup::parse("0-9").unwrap()));
+            AllocationSpec { tasks, ..mail(&[events, &[MailEvent::ArrayTasks]].concat(), "") }
+        };
+        assert_eq!(of_tasks(&[MailEvent::End, MailEvent::Fail]).validate(), Ok(()));
+        assert!(refused(&of_tasks(&[])).contains("array_tasks needs end or fail"));
+        assert!(refused(&of_tasks(&[MailEvent::Fail, MailEvent::Begin])).ends_with("of single tasks, begin is not known"));
+        assert!(refused(&mail(&[MailEvent::End, MailEvent::ArrayTasks], "")).contains("about the tasks of a task group"));
         assert_eq!(mail(&[MailEvent::End], "ada,bob+jobs@example.org").validate(), Ok(()));
         for user in ["-x", "a b", "a\n", "|sh", "/etc/x", "+x", "a,|sh", "a,", "a;b", "$(a)"] {
             assert!(refused(&mail(&[MailEvent::End], user)).starts_with("mail-user"), "{user:?}");

@@ -5,13 +5,20 @@
 //!   begin, end, requeue, a part of the walltime ──wanted?──▶ record MailDue, with all that the hook needs
 //! ```
 //!
+//! With `array_tasks` there is also a record for each task of a group that ends, but not for more than
+//! [`TASK_MAILS_MAX`] of them: a group may have a million.
+//!
 //! The record has a copy of what it says, because the ended allocation may be dropped before the hook has run. Lanes and
 //! replicas have no mail of their own: their group or service does.
 
 use super::signing::json;
 use super::{ApplyContext, Ledger, Subject};
-use lattice_model::{Allocation, AllocationId, AllocationState, AuditAction, AuditRecord, EndReason, MailEvent, Timestamp, hostlist};
+use lattice_model::mail::TASK_MAILS_MAX;
+use lattice_model::{
+    Allocation, AllocationId, AllocationState, AuditAction, AuditRecord, EndReason, MailEvent, TaskOutcome, TaskSet, Timestamp, hostlist,
+};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Longest list of nodes in a record, in bytes; of a longer one, it has the beginning.
 const NODES_BYTES_MAX: usize = 1024;
@@ -41,6 +48,9 @@ pub struct MailNotice {
     /// A hostlist.
     pub nodes: String,
     pub comment: String,
+    /// The index of the task that it is about; absent: it is about all of the work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<u32>,
 }
 
 impl MailNotice {
@@ -76,6 +86,28 @@ impl MailNotice {
             requeue_count: allocation.requeue_count,
             nodes: cut(nodes),
             comment: spec.comment.clone(),
+            task: None,
+        }
+    }
+
+    /// About a task of a group. When it began, and on which node, the quorum does not know.
+    fn about_task(group: &Allocation, event: MailEvent, index: u32, outcome: TaskOutcome) -> Self {
+        let (state, exit_code) = match outcome {
+            TaskOutcome::Exited(0) => (AllocationState::Completed, Some(0)),
+            TaskOutcome::Exited(code) => (AllocationState::Failed, Some(code)),
+            TaskOutcome::WalltimeExceeded | TaskOutcome::Lost => (AllocationState::Failed, None),
+            TaskOutcome::Cancelled | TaskOutcome::Unmet => (AllocationState::Cancelled, None),
+        };
+        Self {
+            state: state.to_string(),
+            reason: outcome.to_string(),
+            exit_code,
+            started_at_ms: 0,
+            ended_at_ms: 0,
+            requeue_count: 0,
+            nodes: String::new(),
+            task: Some(index),
+            ..Self::about(group, event)
         }
     }
 }
@@ -109,6 +141,45 @@ impl Ledger {
         }
     }
 
+    /// The tasks of a group that have ended, before a change that may end some; `None`: no mail of a single task is due.
+    pub(super) fn ended_before(&self, group: AllocationId) -> Option<EndedBefore> {
+        let wanted = self.allocations.get(&group)?.spec.mail.as_deref()?;
+        let tasks = self.task_groups.get(&group)?;
+        let is_every_end = wanted.events.contains(&MailEvent::End);
+        let count = tasks.failed + if is_every_end { tasks.completed + tasks.cancelled } else { 0 };
+        if !wanted.events.contains(&MailEvent::ArrayTasks) || count >= TASK_MAILS_MAX {
+            return None;
+        }
+        // They are few, or no mail would be due.
+        let reported = tasks.ended.iter().filter(|(outcome, _)| is_every_end || outcome.is_failure());
+        let tasks = reported.map(|(outcome, tasks)| (*outcome, tasks.clone())).collect();
+        Some(EndedBefore { count, is_every_end, tasks })
+    }
+
+    /// Records that mail is due of the tasks that have ended since, of the first ones.
+    pub(super) fn mail_tasks(&mut self, context: &mut ApplyContext, group: AllocationId, before: Option<EndedBefore>) {
+        let Some(EndedBefore { count, is_every_end, tasks: before }) = before else { return };
+        let (Some(record), Some(tasks)) = (self.allocations.get(&group), self.task_groups.get(&group)) else { return };
+        let (Some(of_group), Some(wanted)) = (record.spec.tasks.as_deref(), record.spec.mail.as_deref()) else { return };
+        let mut notices = Vec::new();
+        let mut left = TASK_MAILS_MAX.saturating_sub(count) as usize;
+        for (outcome, ended) in tasks.ended.iter().filter(|(outcome, _)| is_every_end || outcome.is_failure()) {
+            let known = before.get(outcome);
+            let new = ended.iter().filter(|ordinal| known.is_none_or(|known| !known.contains(*ordinal)));
+            for ordinal in new.take(left) {
+                left -= 1;
+                let is_fail = outcome.is_failure() && wanted.events.contains(&MailEvent::Fail);
+                let event = if is_fail { MailEvent::Fail } else { MailEvent::End };
+                if let Some(index) = of_group.indices.index_of(ordinal) {
+                    notices.push(json(&MailNotice::about_task(record, event, index, *outcome)));
+                }
+            }
+        }
+        for notice in notices {
+            self.record(context, "quorum", AuditAction::MailDue, Subject { allocation: Some(group), node: None }, notice);
+        }
+    }
+
     /// The leader's clock: records the parts of the walltime that are over. Of several, only the last one: the leader was
     /// late, or the walltime was made shorter.
     pub(super) fn mail_of_walltime(&mut self, context: &mut ApplyContext, id: AllocationId, now: Timestamp) {
@@ -122,6 +193,14 @@ impl Ledger {
             self.mail(context, id, event);
         }
     }
+}
+
+/// The tasks of a group that had ended before a change, as far as there are mails about them.
+pub(super) struct EndedBefore {
+    count: u32,
+    /// Whether there are mails about those that did not fail.
+    is_every_end: bool,
+    tasks: BTreeMap<TaskOutcome, TaskSet>,
 }
 
 fn cut(mut nodes: String) -> String {

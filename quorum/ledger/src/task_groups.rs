@@ -225,6 +225,7 @@ impl Ledger {
         if has_ended {
             return Ok(Outcome::LaneWork(LaneWork { leased: TaskSet::default(), is_last: true, returns: 0 }));
         }
+        let before = self.ended_before(group);
         let Some(tasks) = self.tasks_mut(context, group) else { return Err(Refusal::NotATaskGroup { id: group }) };
         tasks.open_lease(number, epoch);
         for ended in &report.ended {
@@ -250,6 +251,7 @@ impl Ledger {
         let (leased, returns) = tasks.lease(number).map(|lease| (lease.tasks.clone(), lease.returns)).unwrap_or_default();
         // What other lanes give back later runs in a lane of its own.
         let is_last = !may_lease || tasks.waiting_count() == 0;
+        self.mail_tasks(context, group, before);
         Ok(Outcome::LaneWork(LaneWork { leased, is_last, returns }))
     }
 
@@ -509,6 +511,7 @@ impl Ledger {
         if let Some((node, why)) = unable {
             self.avoid_node(context, group, &node, &why);
         }
+        let before = if is_over { self.ended_before(group) } else { None };
         let Some(tasks) = self.tasks_mut(context, group) else { return };
         if is_over {
             tasks.give_back(number, reason.as_ref().is_none_or(may_have_begun_tasks));
@@ -520,6 +523,7 @@ impl Ledger {
             tasks.note_failed_lane(&reason);
         }
         tasks.stop_if_due(failures_max);
+        self.mail_tasks(context, group, before);
     }
 
     /// A lane of this group failed at that node: the lanes that wait avoid it for a while, and so do the

@@ -20,6 +20,8 @@ pub(super) const KILL_RETRY_MS: u64 = 100;
 const QUIT_MS_MAX: u64 = 10_000;
 /// How long the report that all work has ended waits for the user's files: less than the agent waits for the report.
 const FILES_WAIT_MAX: Duration = Duration::from_secs(25);
+/// How long the loop may wait for the user's files even where no grace is left: a file system is often that slow.
+const FILES_WAIT_LEAST: Duration = Duration::from_secs(2);
 /// The range of the kernel's clock, with a margin.
 const TIMER_MS_MAX: u64 = i64::MAX as u64 / 1_000_000 / 2;
 
@@ -87,12 +89,24 @@ impl Shim {
     pub(super) fn check_stopped(&mut self) {
         let (Ending::Terminating { why, .. } | Ending::Killing { why, .. }) = self.ending else { return };
         if self.has_nothing_left() {
+            let wait_max = self.files_wait_max().min(FILES_WAIT_MAX);
             self.end_stopped_lane();
             self.ending = Ending::Stopped { why };
             self.record(&ExitRecord::Stopped { why });
-            self.catch_up_all(FILES_WAIT_MAX);
+            self.catch_up_all(wait_max);
             self.agent.send(&FromShim::Stopped { why });
         }
+    }
+
+    /// How long the loop may wait for the user's files: an order to end the work is read after at most the grace, and the
+    /// work has then ended when the rest of its grace is over.
+    pub(super) fn files_wait_max(&self) -> Duration {
+        let ms = match self.ending {
+            Ending::No => self.config.grace_ms,
+            Ending::Terminating { kill_at, .. } => kill_at.saturating_sub(now_ms()),
+            Ending::Killing { .. } | Ending::Quitting { .. } | Ending::Stopped { .. } => 0,
+        };
+        Duration::from_millis(ms).max(FILES_WAIT_LEAST)
     }
 
     pub(super) fn may_exit(&self) -> bool {

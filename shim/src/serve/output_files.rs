@@ -97,9 +97,9 @@ impl Shim {
 
     /// The loop begins a turn: from now on it waits only so long for the user's files.
     pub(super) fn begin_files_turn(&mut self) {
-        let lease_end = self.run_lease.ends();
+        let (lease_end, wait_max) = (self.run_lease.ends(), self.files_wait_max());
         if let Some(files) = &mut self.user_files {
-            files.begin_turn(lease_end.map(|end| Duration::from_millis(end.saturating_sub(now_ms()))));
+            files.begin_turn(lease_end.map(|end| Duration::from_millis(end.saturating_sub(now_ms()))), wait_max);
         }
     }
 

@@ -5,6 +5,7 @@ use super::rounds::Rounds;
 use super::{Piece, Spool, read, record, trim};
 use crate::log_store::{LogStore, StoreError};
 use crate::output_index::{Cut, Position, Seen, StreamIndex};
+use crate::steps;
 use futures::future::BoxFuture;
 use lattice_model::Backoff;
 use lattice_runtime::failpoint::{self, Point};
@@ -244,6 +245,7 @@ impl Inner {
                 store.put_index(&index).await.map_err(Halt::Store)?;
                 failpoint::pass(Point::LastIndexPut);
             }
+            spool.put_steps(store).await?;
             let path = spool.dir.flushed();
             let written = async {
                 spool.save_record().await?;
@@ -321,6 +323,16 @@ impl Spool {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             written => written,
         }
+    }
+
+    /// Stores the steps, if this is the head and a launch began.
+    async fn put_steps(self: &Arc<Self>, store: &LogStore) -> Result<(), Halt> {
+        let spool = Arc::clone(self);
+        let steps = blocking(move || steps::read(&spool.dir)).await.map_err(Halt::Disk)?;
+        if steps.totals().begun == 0 {
+            return Ok(());
+        }
+        store.put_steps(&self.place().0, &steps).await.map_err(Halt::Store)
     }
 
     /// Takes over what the store knows beyond the record here, which may be damaged or missing

@@ -3,6 +3,7 @@
 mod answers;
 mod checkpoints;
 mod control;
+mod steps;
 mod tasks;
 
 use crate::calls::{Calls, Grpc};
@@ -33,7 +34,11 @@ const LIST_MAX: u32 = 1000;
 struct Paths;
 
 pub(super) fn openapi() -> utoipa::openapi::OpenApi {
-    Paths::openapi().merge_from(checkpoints::openapi()).merge_from(control::openapi()).merge_from(tasks::openapi())
+    Paths::openapi()
+        .merge_from(checkpoints::openapi())
+        .merge_from(control::openapi())
+        .merge_from(steps::openapi())
+        .merge_from(tasks::openapi())
 }
 
 pub(super) fn routes() -> Router<Grpc> {
@@ -43,6 +48,7 @@ pub(super) fn routes() -> Router<Grpc> {
         .route("/api/v1/allocations/{id}/explain", get(explain_allocation))
         .merge(checkpoints::routes())
         .merge(control::routes())
+        .merge(steps::routes())
         .merge(tasks::routes())
 }
 

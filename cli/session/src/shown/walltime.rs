@@ -7,7 +7,7 @@ use lattice_model::duration::clock_text;
 use lattice_model::time::Timestamp;
 use std::time::Duration;
 
-fn clock(seconds: u64) -> String {
+pub fn clock(seconds: u64) -> String {
     clock_text(Duration::from_secs(seconds))
 }
 

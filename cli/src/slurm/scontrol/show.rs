@@ -2,6 +2,7 @@
 
 use crate::slurm::cluster::{expanded, fetch_nodes, fetch_partitions, fetch_reservations, fetch_sizes};
 use crate::slurm::jobs::{Wanted, add_task_nodes, expand, job_ids};
+use crate::slurm::steps::rows as fetch_rows;
 use crate::slurm::surroundings::Surroundings;
 use lattice_api::v1;
 use lattice_cli_session::failure::Failure;
@@ -13,6 +14,7 @@ use lattice_slurm::json;
 use lattice_slurm::partition::natural;
 use lattice_slurm::scontrol::{config_text, job_lines, node_lines, partition_lines, record_text, reservation_lines};
 use lattice_slurm::state::States;
+use lattice_slurm::step::StepRow;
 use std::fs;
 
 /// How long ended work is reported to be kept if the quorum does not report it, in seconds.
@@ -50,9 +52,9 @@ pub async fn run(session: &Session, args: &Scontrol, words: &[String], surroundi
         Some("reservations") => reservations(session, args, &ids, &surroundings).await,
         Some("licenses") => empty("No licenses configured in Slurm.\n"),
         Some("daemons") => empty("slurmctld slurmd\n"),
-        Some("steps") => Err(Failure::other("steps are not shown: `sacct -j JOB` lists them, `lattice top JOB --per-rank` their ranks")),
+        Some("steps") => Box::pin(steps(session, args, &ids, surroundings)).await,
         _ => Err(Failure::other(format!("invalid entity:{entity} for keyword:show"))
-            .hint("job, node, partition, config, hostnames, hostlist, hostlistsorted, reservation and licenses can be shown")),
+            .hint("job, step, node, partition, config, hostnames, hostlist, hostlistsorted, reservation and licenses can be shown")),
     }
 }
 
@@ -117,6 +119,27 @@ async fn jobs(session: &Session, args: &Scontrol, ids: &[String], mut surroundin
         }
         let text = |job| record_text(&job_lines(job, args.details, context), args.oneliner);
         print(&if jobs.is_empty() { "No jobs in the system\n".to_owned() } else { jobs.iter().map(text).collect::<String>() })
+    })?;
+    Ok(0)
+}
+
+/// The steps of these jobs, or these steps; without any, those that run.
+async fn steps(session: &Session, args: &Scontrol, ids: &[String], mut surroundings: Surroundings) -> Result<u8, Failure> {
+    let named = job_ids(ids)?;
+    let wanted = Wanted { ids: Some(named.clone()).filter(|ids| !ids.is_empty()), without_outlook: true, ..Default::default() };
+    let client = session.connect().await?;
+    fetch_sizes(&client, &mut surroundings).await?;
+    let mut found = fetch_rows(&client, &wanted, &named).await?;
+    if named.is_empty() {
+        found.retain(StepRow::is_running);
+    } else if found.is_empty() {
+        return Err(
+            Failure::other("Invalid job id specified: it has no such step").hint("`scontrol show step JOB` lists the steps of a job")
+        );
+    }
+    surroundings.with(|context| {
+        let text = |row: &StepRow| record_text(&row.lines(context), args.oneliner);
+        print(&if found.is_empty() { "No job steps in the system\n".to_owned() } else { found.iter().map(text).collect::<String>() })
     })?;
     Ok(0)
 }

@@ -36,6 +36,10 @@ pub struct Status {
     /// Show the replicas of a scaled service: the allocations that run it
     #[arg(long, requires = "id", conflicts_with_all = ["tasks", "lanes", "watch"])]
     pub replicas: bool,
+    /// Show the steps of an allocation: its script, and the launches in it with their exit codes, of its present or last
+    /// attempt
+    #[arg(long, requires = "id", conflicts_with_all = ["tasks", "lanes", "replicas", "watch", "stale"])]
+    pub steps: bool,
     /// Allocations of all users, not only yours; the site may hide who owns them
     #[arg(short, long)]
     pub all: bool,

@@ -137,7 +137,7 @@ pub const OPTIONS: &[SlurmOption] = &[
         Rule::Refused("licenses are not counted; leave it out if the program itself waits for a license"),
     ),
     valued(ALL, NONE, "mail-type", "END,FAIL", Rule::By(values::mail_type))
-        .with("by the site's mail hook; STAGE_OUT has nothing to report, ARRAY_TASKS is refused"),
+        .with("by the site's mail hook; STAGE_OUT has nothing to report, ARRAY_TASKS goes with END and FAIL alone"),
     valued(ALL, NONE, "mail-user", "a@example.com", Rule::Word("--mail-user")).with("with --mail-type"),
     valued(ALL, NONE, "mcs-label", "x", Rule::Refused(LEAVE_OUT)),
     valued(ALL, NONE, "mem", "4096", Rule::By(amounts::memory_of_node)).with("0: all memory, with whole nodes"),

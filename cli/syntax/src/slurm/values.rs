@@ -7,7 +7,6 @@ use lattice_model::dependency::SINGLETON;
 
 /// What `-o` of `lattice` names: as the name of a file they need a directory.
 const FORMATS: [&str; 7] = ["table", "wide", "json", "yaml", "name", "per-rank", "dot"];
-const ARRAY_MAIL: &str = "leave ARRAY_TASKS out: mail is about the whole array";
 const INVALID_DEPEND_MAIL: &str = "a job that waits in vain is cancelled; of that you get the mail of FAIL, if your site sends it";
 const STAGE_OUT_MAIL: &str = "there are no burst buffers, so STAGE_OUT has nothing to report";
 
@@ -127,7 +126,7 @@ pub(super) fn mail_type(value: &str, _: Around<'_>) -> Result<Meaning, ValueErro
                 note = Some(STAGE_OUT_MAIL);
                 &[]
             }
-            "ARRAY_TASKS" => return Err(ValueError::not_honoured(kind, ARRAY_MAIL)),
+            "ARRAY_TASKS" => &["array_tasks"],
             _ => return Err(ValueError::not_honoured(kind, "write BEGIN, END, FAIL, REQUEUE, ALL, NONE or TIME_LIMIT_80")),
         };
         events.extend(ours.iter().filter(|event| !events.contains(*event)).copied().collect::<Vec<_>>());
@@ -274,8 +273,9 @@ mod tests {
         assert_eq!(joined(mail_type, "END,FAIL", &[]).as_deref(), Ok("--mail-type=end,fail"));
         assert_eq!(joined(mail_type, "all", &[]).as_deref(), Ok("--mail-type=begin,end,fail,requeue"));
         assert_eq!(joined(mail_type, "NONE", &[]).as_deref(), Ok("--mail-type=none"));
+        assert_eq!(joined(mail_type, "END,ARRAY_TASKS", &[]).as_deref(), Ok("--mail-type=end,fail,array_tasks"));
         assert_eq!(joined(mail_type, "STAGE_OUT", &[]).as_deref(), Ok("--mail-type=none"));
-        assert!(joined(mail_type, "ARRAY_TASKS", &[]).is_err() && joined(mail_type, "SOMETIMES", &[]).is_err());
+        assert!(joined(mail_type, "SOMETIMES", &[]).is_err());
         assert_eq!(joined(signal, "B:USR1@120", &[]).as_deref(), Ok("--signal=B:USR1@120"));
         assert_eq!(joined(signal, "R:10", &[]).as_deref(), Ok("--signal=10"));
         assert_eq!(joined(output, "json", &[]).as_deref(), Ok("--output=./json"));

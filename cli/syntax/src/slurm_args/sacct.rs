@@ -1,6 +1,6 @@
 //! `sacct`.
 
-use super::{Common, Data, HasCommon};
+use super::{Common, Data, Lines};
 use clap::Parser;
 
 /// Shows jobs that wait, run or have ended, as Slurm's command does
@@ -9,6 +9,8 @@ use clap::Parser;
 pub struct Sacct {
     #[command(flatten)]
     pub common: Common,
+    #[command(flatten)]
+    pub lines: Lines,
     #[command(flatten)]
     pub data: Data,
     /// Only jobs of these accounts
@@ -86,15 +88,6 @@ pub struct Sacct {
     /// Only jobs on any of these nodes
     #[arg(short = 'N', long, value_name = "HOSTLIST")]
     pub nodelist: Vec<String>,
-    /// Without the lines of headings
-    #[arg(short, long)]
-    pub noheader: bool,
-    /// Fields with | behind each
-    #[arg(short, long)]
-    pub parsable: bool,
-    /// Fields with | between them
-    #[arg(short = 'P', long)]
-    pub parsable2: bool,
     /// Only jobs of these partitions
     #[arg(short = 'r', long, value_name = "LIST")]
     pub partition: Vec<String>,
@@ -134,10 +127,4 @@ pub struct Sacct {
     /// Accepted: Lattice has no heterogeneous jobs
     #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_missing_value = "yes")]
     pub whole_hetjob: Option<String>,
-}
-
-impl HasCommon for Sacct {
-    fn common(&self) -> &Common {
-        &self.common
-    }
 }

@@ -1,6 +1,6 @@
 //! `sacctmgr`, of which there is what shows.
 
-use super::{Common, HasCommon};
+use super::{Common, Lines};
 use clap::Parser;
 
 /// Shows accounts, users, their associations, QOS and the cluster, as Slurm's command does
@@ -9,6 +9,8 @@ use clap::Parser;
 pub struct Sacctmgr {
     #[command(flatten)]
     pub common: Common,
+    #[command(flatten)]
+    pub lines: Lines,
     /// Of users and accounts, also their associations
     #[arg(short = 's', long)]
     pub associations: bool,
@@ -18,18 +20,9 @@ pub struct Sacctmgr {
     /// Accepted: nothing is changed
     #[arg(short, long)]
     pub immediate: bool,
-    /// Without the lines of headings
-    #[arg(short = 'n', long)]
-    pub noheader: bool,
     /// Accepted: each record is in one line
     #[arg(short, long)]
     pub oneliner: bool,
-    /// Fields with | behind each
-    #[arg(short, long)]
-    pub parsable: bool,
-    /// Fields with | between them
-    #[arg(short = 'P', long)]
-    pub parsable2: bool,
     /// Without messages
     #[arg(short = 'Q', long)]
     pub quiet: bool,
@@ -40,10 +33,4 @@ pub struct Sacctmgr {
     /// account=physics or format=account%20,user
     #[arg(value_name = "COMMAND")]
     pub words: Vec<String>,
-}
-
-impl HasCommon for Sacctmgr {
-    fn common(&self) -> &Common {
-        &self.common
-    }
 }

@@ -1,6 +1,6 @@
 //! `scontrol`.
 
-use super::{Common, Data, HasCommon};
+use super::{Common, Data};
 use clap::Parser;
 
 /// Shows and changes jobs and nodes, as Slurm's command does
@@ -38,10 +38,4 @@ pub struct Scontrol {
     /// The command: show, hold, release, update, requeue, ping, …
     #[arg(value_name = "COMMAND")]
     pub words: Vec<String>,
-}
-
-impl HasCommon for Scontrol {
-    fn common(&self) -> &Common {
-        &self.common
-    }
 }

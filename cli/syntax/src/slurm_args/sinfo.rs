@@ -1,6 +1,6 @@
 //! `sinfo`.
 
-use super::{Common, Data, HasCommon};
+use super::{Common, Data};
 use clap::Parser;
 
 /// Shows partitions and nodes, as Slurm's command does
@@ -65,10 +65,4 @@ pub struct Sinfo {
     /// A line for each partition
     #[arg(short, long)]
     pub summarize: bool,
-}
-
-impl HasCommon for Sinfo {
-    fn common(&self) -> &Common {
-        &self.common
-    }
 }

@@ -1,6 +1,6 @@
 //! `sprio`.
 
-use super::{Common, HasCommon};
+use super::Common;
 use clap::Parser;
 
 /// Shows what the priorities of waiting jobs consist of, as Slurm's command does
@@ -36,10 +36,4 @@ pub struct Sprio {
     /// The weights of the factors, instead of jobs
     #[arg(short, long)]
     pub weights: bool,
-}
-
-impl HasCommon for Sprio {
-    fn common(&self) -> &Common {
-        &self.common
-    }
 }

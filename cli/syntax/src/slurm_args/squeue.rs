@@ -1,6 +1,6 @@
 //! `squeue`.
 
-use super::{Common, Data, HasCommon};
+use super::{Common, Data};
 use clap::Parser;
 
 /// Shows jobs that wait or run, as Slurm's command does
@@ -77,16 +77,10 @@ pub struct Squeue {
     /// Only jobs in these states, or "all"
     #[arg(short = 't', long, value_name = "LIST")]
     pub states: Vec<String>,
-    /// Refused: `sacct` shows steps
+    /// The steps that run: all, or only of these jobs, such as 12, or only these steps, such as 12.0
     #[arg(short = 's', long, value_name = "LIST", num_args = 0..=1, default_missing_value = "")]
     pub steps: Option<String>,
     /// Only jobs of these users
     #[arg(short, long, alias = "users", value_name = "LIST")]
     pub user: Vec<String>,
-}
-
-impl HasCommon for Squeue {
-    fn common(&self) -> &Common {
-        &self.common
-    }
 }

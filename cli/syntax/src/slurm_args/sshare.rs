@@ -1,6 +1,6 @@
 //! `sshare`.
 
-use super::{Common, HasCommon};
+use super::{Common, Lines};
 use clap::Parser;
 
 /// Shows the shares of accounts and what they used, as Slurm's command does
@@ -9,6 +9,8 @@ use clap::Parser;
 pub struct Sshare {
     #[command(flatten)]
     pub common: Common,
+    #[command(flatten)]
+    pub lines: Lines,
     /// Only these accounts
     #[arg(short = 'A', long, value_name = "LIST")]
     pub accounts: Vec<String>,
@@ -25,14 +27,8 @@ pub struct Sshare {
     #[arg(short, long)]
     pub long: bool,
     /// Without the lines of headings
-    #[arg(short = 'n', long, short_alias = 'h')]
-    pub noheader: bool,
-    /// Fields with | behind each
-    #[arg(short, long)]
-    pub parsable: bool,
-    /// Fields with | between them
-    #[arg(short = 'P', long)]
-    pub parsable2: bool,
+    #[arg(short = 'h', hide = true)]
+    pub headless: bool,
     /// Accepted: shares are of accounts, not of partitions
     #[arg(short = 'm', long)]
     pub partition: bool,
@@ -42,10 +38,4 @@ pub struct Sshare {
     /// Only users, not accounts
     #[arg(short = 'U', long = "Users")]
     pub users_only: bool,
-}
-
-impl HasCommon for Sshare {
-    fn common(&self) -> &Common {
-        &self.common
-    }
 }

@@ -1,6 +1,6 @@
 //! `sstat`.
 
-use super::{Common, HasCommon};
+use super::{Common, Lines};
 use clap::Parser;
 
 /// Shows what running jobs use, as Slurm's command does
@@ -9,6 +9,8 @@ use clap::Parser;
 pub struct Sstat {
     #[command(flatten)]
     pub common: Common,
+    #[command(flatten)]
+    pub lines: Lines,
     /// Accepted: Lattice measures all of a job together
     #[arg(short, long)]
     pub allsteps: bool,
@@ -24,25 +26,10 @@ pub struct Sstat {
     /// The jobs
     #[arg(short, long, value_name = "LIST")]
     pub jobs: Vec<String>,
-    /// Without the lines of headings
-    #[arg(short, long)]
-    pub noheader: bool,
-    /// Fields with | behind each
-    #[arg(short, long)]
-    pub parsable: bool,
-    /// Fields with | between them
-    #[arg(short = 'P', long)]
-    pub parsable2: bool,
     /// The processes of each job
     #[arg(short = 'i', long)]
     pub pidformat: bool,
     /// The jobs, too
     #[arg(value_name = "JOBS")]
     pub more_jobs: Vec<String>,
-}
-
-impl HasCommon for Sstat {
-    fn common(&self) -> &Common {
-        &self.common
-    }
 }

@@ -29,6 +29,7 @@ use lattice_lab::down::{self, Guard};
 use lattice_lab::interrupt;
 use lattice_lab::lattice::Lattice;
 use lattice_lab::machine::{self, Machine};
+use lattice_lab::up;
 use lattice_lab::up::{self, Options as UpOptions};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -67,11 +68,10 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     let dir = dir.unwrap_or(&own);
     interrupt::watch();
     let before = machine::cpu_pressure();
-    let up_options =
-        UpOptions { build: false, agents_dir: options.agents_dir.clone(), grace_seconds: 2, ..UpOptions::new(AGENTS, MEMBERS, dir) };
+    let up_options = options.cluster_options(AGENTS, MEMBERS, dir);
     let guard = Guard::new(dir);
     eprintln!("bench: starting the cluster; members: {MEMBERS}, agents: {AGENTS}");
-    let cluster = up::up(&up_options.with_audit_as_documented())?;
+    let cluster = up::up(&up_options)?;
     let mut notes = Vec::from_iter(slow_files(&cluster));
     let measured = measure(&cluster, options, &mut notes);
     down::require_gone(&guard.down(Duration::from_secs(10))?)?;

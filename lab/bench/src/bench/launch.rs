@@ -11,6 +11,7 @@ use lattice_lab::down::{self, Guard};
 use lattice_lab::lattice::{Lattice, rows};
 use lattice_lab::machine::{self, Machine};
 use lattice_lab::process::until;
+use lattice_lab::up;
 use lattice_lab::up::{self, Options as UpOptions};
 use lattice_lab::{binaries::Binaries, interrupt};
 use std::path::Path;
@@ -34,8 +35,7 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     let dir = dir.unwrap_or(&own);
     interrupt::watch();
     let before = machine::cpu_pressure();
-    let up_options = UpOptions { build: false, agents_dir: options.agents_dir.clone(), grace_seconds: 2, ..UpOptions::new(2, 3, dir) }
-        .with_audit_as_documented();
+    let up_options = options.cluster_options(2, 3, dir);
     let guard = Guard::new(dir);
     eprintln!("bench: starting three members and two agents");
     let cluster = up::up(&up_options)?;

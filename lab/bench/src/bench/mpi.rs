@@ -69,16 +69,10 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     let dir = dir.unwrap_or(&own);
     interrupt::watch();
     let before = machine::cpu_pressure();
-    let up_options = UpOptions {
-        build: false,
-        agents_dir: options.agents_dir.clone(),
-        grace_seconds: 2,
-        netns: true,
-        ..UpOptions::new(NODES + 1, 1, dir)
-    };
+    let up_options = UpOptions { netns: true, ..options.cluster_options(NODES + 1, 1, dir) };
     let guard = Guard::new(dir);
     eprintln!("bench: starting a member and {} agents", NODES + 1);
-    let cluster = up::up(&up_options.with_audit_as_documented())?;
+    let cluster = up::up(&up_options)?;
     let mut notes = vec![
         format!("MPICH across {NODES} nodes and on the one node beside them: {}", SAME_TRANSPORT[1..].join(" ")),
         format!("Open MPI, by Lattice and by mpirun: {}", OPEN_MPI_SAME_TRANSPORT[1..].join(" ")),

@@ -1,7 +1,8 @@
 //! How much is measured.
 
 use anyhow::{Result, bail, ensure};
-use std::path::PathBuf;
+use lattice_lab::up::Options as UpOptions;
+use std::path::{Path, PathBuf};
 
 /// The number of rounds if none was given; `dags`, `queue` and `tasks` have their own.
 const ROUNDS: usize = 15;
@@ -72,6 +73,12 @@ impl Options {
             [nodes @ 8..=64] => Ok(Some(nodes)),
             _ => bail!("--nodes {:?}: one number from 8 to 64 is possible", self.nodes),
         }
+    }
+
+    /// How the cluster of most benches is made: its binaries are built already, and its records are signed and archived as at a site.
+    pub(super) fn cluster_options(&self, nodes: u32, members: u32, dir: &Path) -> UpOptions {
+        UpOptions { build: false, agents_dir: self.agents_dir.clone(), grace_seconds: 2, ..UpOptions::new(nodes, members, dir) }
+            .with_audit_as_documented()
     }
 
     /// The number of rounds of most benches.

@@ -30,6 +30,7 @@ use lattice_lab::down::{self, Guard};
 use lattice_lab::interrupt;
 use lattice_lab::lattice::Lattice;
 use lattice_lab::machine::{self, Machine};
+use lattice_lab::up;
 use lattice_lab::up::{self, Options as UpOptions};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -128,11 +129,10 @@ impl Bench<'_> {
         dir: &Path,
         measure: impl FnOnce(&mut Self, &Cluster) -> Result<Vec<Figure>>,
     ) -> Result<Vec<Figure>> {
-        let agents_dir = self.options.agents_dir.clone();
-        let up_options = UpOptions { build: false, agents_dir, grace_seconds: 2, ..UpOptions::new(nodes, MEMBERS, dir) };
+        let up_options = self.options.cluster_options(nodes, MEMBERS, dir);
         let guard = Guard::new(dir);
         eprintln!("bench: starting a member; agents: {nodes}");
-        let cluster = up::up(&up_options.with_audit_as_documented())?;
+        let cluster = up::up(&up_options)?;
         self.notes.extend(slow_files(&cluster));
         let measured = measure(self, &cluster);
         down::require_gone(&guard.down(Duration::from_secs(10))?)?;

@@ -61,8 +61,7 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     interrupt::watch();
     let before = machine::cpu_pressure();
     let rest = at_rest()?;
-    let up_options = UpOptions { build: false, agents_dir: options.agents_dir.clone(), grace_seconds: 2, ..UpOptions::new(3, 1, dir) }
-        .with_audit_as_documented();
+    let up_options = options.cluster_options(3, 1, dir);
     let guard = Guard::new(dir);
     let cluster = up::up(&up_options)?;
     let mut notes = Vec::from_iter(slow_files(&cluster));

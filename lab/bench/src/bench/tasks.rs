@@ -23,6 +23,7 @@ use lattice_lab::down::{self, Guard};
 use lattice_lab::interrupt;
 use lattice_lab::lattice::Lattice;
 use lattice_lab::machine::{self, Machine};
+use lattice_lab::up;
 use lattice_lab::up::{self, Options as UpOptions};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -82,11 +83,10 @@ fn with_cluster(
     notes: &mut Vec<String>,
     measure: impl FnOnce(&Cluster, &mut Vec<String>) -> Result<Vec<Figure>>,
 ) -> Result<Vec<Figure>> {
-    let up_options =
-        UpOptions { build: false, agents_dir: options.agents_dir.clone(), grace_seconds: 2, ..UpOptions::new(nodes, members, dir) };
+    let up_options = options.cluster_options(nodes, members, dir);
     let guard = Guard::new(dir);
     eprintln!("bench: starting the cluster; members: {members}, agents: {nodes}");
-    let cluster = up::up(&up_options.with_audit_as_documented())?;
+    let cluster = up::up(&up_options)?;
     notes.extend(slow_files(&cluster));
     let measured = measure(&cluster, notes);
     down::require_gone(&guard.down(Duration::from_secs(10))?)?;

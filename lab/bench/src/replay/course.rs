@@ -8,7 +8,8 @@
 //!
 //! Events are in whole seconds, and all of a second are one. Starting work takes no time. Work that is preempted gives its
 //! nodes back after the time that the plan assumes: to save itself and to end. If it saves itself, it continues later
-//! with what it had left when it was asked; otherwise it begins anew. Saving always succeeds.
+//! with what it had left when it was asked; otherwise it begins anew. Saving always succeeds. Work that waits and could not
+//! end by its deadline any more never begins. Work that begins with less than its walltime ends when that is over.
 
 use super::product::{Begun, Lattice, Preempted, Round, owner, time};
 use super::progress::Progress;
@@ -177,9 +178,10 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
-    fn begin(&mut self, Begun { id, uses, is_backfill }: Begun, now_s: u64) -> Result<()> {
+    fn begin(&mut self, Begun { id, uses, is_backfill, walltime_s }: Begun, now_s: u64) -> Result<()> {
         let index = self.index_of(id)?;
-        let end_s = now_s.saturating_add(self.left_s[index]);
+        let runs_s = walltime_s.map_or(self.left_s[index], |given_s| self.left_s[index].min(given_s));
+        let end_s = now_s.saturating_add(runs_s);
         self.events.insert((end_s, Event::End, index));
         self.running.insert(index, Running { from_s: now_s, end_s, uses, order: None });
         let life = &mut self.course.lives[index];

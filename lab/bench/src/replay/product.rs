@@ -11,7 +11,7 @@ use lattice_model::{
     NodeUse, PreemptCause, Preemption, Principal, Resources, Share, SharePhase, Timestamp,
 };
 use lattice_scheduler::{State, View, giving_back_s, plan};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +27,8 @@ pub struct Lattice {
     claimed: BTreeMap<NodeId, Resources>,
     /// What is kept from one plan to the next.
     state: State,
+    /// When work with a deadline could not end by it any more if it still waited.
+    missed_at: BTreeSet<(Timestamp, AllocationId)>,
 }
 
 /// What happens after a plan.
@@ -56,6 +58,8 @@ pub struct Begun {
     pub uses: NodeUse,
     /// Work that was ahead of it in its queue still waits.
     pub is_backfill: bool,
+    /// The walltime that it was given, in seconds, if that is less than it asked for.
+    pub walltime_s: Option<u64>,
 }
 
 impl Lattice {
@@ -73,11 +77,12 @@ impl Lattice {
             fresh: true,
             ..View::default()
         };
-        Self { view, claimed: BTreeMap::new(), state: State::default() }
+        Self { view, claimed: BTreeMap::new(), state: State::default(), missed_at: BTreeSet::new() }
     }
 
     /// An allocation was submitted.
     pub fn accept(&mut self, allocation: Allocation) {
+        self.missed_at.extend(allocation.deadline_missed_at().map(|at| (at, allocation.id)));
         self.view.allocations.insert(allocation.id, allocation);
     }
 
@@ -102,10 +107,26 @@ impl Lattice {
         allocation.shares.clear();
         (allocation.claimed_at, allocation.started_at, allocation.preemption) = (None, None, None);
         allocation.preempted_count += 1;
+        if let Some(asked) = allocation.asked_walltime.take() {
+            Arc::make_mut(&mut allocation.spec).walltime = Some(asked);
+        }
+        self.missed_at.extend(allocation.deadline_missed_at().map(|at| (at, id)));
+    }
+
+    /// Ends work that waits and could not end by its deadline any more, as the quorum does.
+    fn end_missed(&mut self, now: Timestamp) {
+        while let Some((at, id)) = self.missed_at.first().copied().filter(|(at, _)| *at <= now) {
+            self.missed_at.remove(&(at, id));
+            let is_missed = self.view.allocations.get(&id).and_then(Allocation::deadline_missed_at).is_some_and(|at| at <= now);
+            if is_missed {
+                self.view.allocations.remove(&id);
+            }
+        }
     }
 
     /// Plans, and does what the plan says.
     pub fn round(&mut self, now: Timestamp) -> Result<Round> {
+        self.end_missed(now);
         self.state.apply(self.view.clone());
         let planned = plan(&self.state, now);
         let claims = planned.claims(|_| Some(1));
@@ -113,9 +134,9 @@ impl Lattice {
         let expected = planned.expected_starts().filter_map(|(id, start)| Some((id, start?.0 / 1000))).collect();
         let mut begun = Vec::with_capacity(claims.len());
         for claim in claims {
-            let id = claim.allocation;
+            let (id, walltime_s) = (claim.allocation, claim.walltime.map(|given| given.as_secs()));
             let uses = self.begin(claim, now)?;
-            begun.push(Begun { id, uses, is_backfill: backfilled.contains(&id) });
+            begun.push(Begun { id, uses, is_backfill: backfilled.contains(&id), walltime_s });
         }
         let mut preempted = Vec::new();
         for (_, order) in orders {
@@ -139,6 +160,10 @@ impl Lattice {
             let after = claimed.plus(&share.resources);
             ensure!(size.holds(&after), "a claim of more of node {} than is free", share.node);
             *claimed = after;
+        }
+        if let (Some(given), Some(asked)) = (claim.walltime, allocation.spec.walltime) {
+            allocation.asked_walltime = Some(asked);
+            Arc::make_mut(&mut allocation.spec).walltime = Some(given);
         }
         let prepared = claim.shares.into_iter().map(|s| Share { node: s.node, resources: s.resources, phase: SharePhase::Prepared });
         allocation.shares = prepared.collect();

@@ -69,5 +69,8 @@ pub fn whole_nodes(nodes: u32) -> Request {
         priority: PREEMPTION_CLASS_DEFAULT,
         checkpoint: false,
         requeues: 0,
+        nice: 0,
+        deadline: None,
+        walltime_min: None,
     }
 }

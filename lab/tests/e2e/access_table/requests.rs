@@ -177,6 +177,7 @@ fn allocation(name: &str, work: &Work) -> Option<(Target, Vec<u8>)> {
         "Top" => to(Work, &v1::TopRequest { key, ..Default::default() }),
         "Update" => to(Work, &v1::UpdateAllocationRequest { key, name: Some("walked".to_owned()), ..Default::default() }),
         "Watch" => to(Work, &v1::WatchAllocationRequest { key, ..Default::default() }),
+        "ListSteps" => to(Work, &v1::ListStepsRequest { key }),
         // It is no task group.
         "GetTasks" => to(Work, &v1::GetTasksRequest { key, ..Default::default() }),
         "CancelTasks" => to(Work, &v1::CancelTasksRequest { key, ..Default::default() }),
