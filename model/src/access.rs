@@ -364,6 +364,9 @@ pub enum MemberStep {
     },
 }
 
+/// Largest number of tenants of which one login makes its user a member.
+pub const LOGIN_TENANTS_MAX: usize = 256;
+
 /// A member of a tenant.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TenantMember {

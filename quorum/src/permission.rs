@@ -472,7 +472,7 @@ fn requester(request: &mut Request) -> Option<Requester<'_>> {
         Request::Submit { owner: by, .. }
         | Request::CheckSubmission { owner: by, .. }
         | Request::CheckDag { owner: by, .. }
-        | Request::StandingOf { by }
+        | Request::StandingOf { by, .. }
         | Request::RecordAccess(Access { by, .. }) => Some(Requester::Owner(Some(by))),
         Request::AcquireLease { user, .. } | Request::RenewLease { user, .. } | Request::QueryAudit { by: user, .. } => {
             Some(Requester::Owner(user.as_mut()))

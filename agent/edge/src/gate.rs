@@ -158,12 +158,12 @@ impl Gate {
         })?;
         let principal = account_of(&identified).await.inspect_err(|_| self.counts.authenticated(kind, "no_account"))?;
         self.counts.authenticated(kind, "ok");
-        let Identified { scopes, kind, expires_at, .. } = identified;
+        let Identified { scopes, tenants, kind, expires_at, .. } = identified;
         let authentication = match kind {
             IdentifiedBy::Oidc { issuer, subject } => Authentication::Oidc { issuer, subject },
             IdentifiedBy::Token { id, name } => Authentication::Token { id, name },
         };
-        Ok(NetworkPeer { principal, scopes, authentication, expires_at })
+        Ok(NetworkPeer { principal, scopes, tenants, authentication, expires_at })
     }
 
     async fn grpc<B>(&self, request: Request<B>) -> Response<Body>

@@ -4,6 +4,7 @@ use lattice_model::Timestamp;
 use lattice_model::access::Scopes;
 use lattice_model::access_token::TokenId;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use thiserror::Error;
 
 /// Whom a token identifies.
@@ -16,6 +17,8 @@ pub struct Identified {
     pub uid: Option<u32>,
     /// What the token opens.
     pub scopes: Scopes,
+    /// The tenants of which the token makes its bearer a member, at most [`lattice_model::access::LOGIN_TENANTS_MAX`].
+    pub tenants: BTreeSet<String>,
     /// The kind of token.
     pub kind: IdentifiedBy,
     /// From then on it is accepted no more. For a token of a provider, the leeway is included.

@@ -14,6 +14,7 @@ use lattice_model::access::{SUBJECT_NAME_BYTES_MAX, Scopes};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Map, Value};
+use std::collections::BTreeSet;
 
 /// The types (`typ`) of tokens that are accepted, in lower case. A provider also signs other things
 /// than tokens for services, such as notices of a logout.
@@ -72,6 +73,7 @@ impl Expected {
             account: self.account(&claims, subject).ok_or(Refused::NoAccount)?,
             uid: None,
             scopes: Scopes::all(),
+            tenants: self.tenants(&claims),
             kind: IdentifiedBy::Oidc { issuer: self.settings.issuer.clone(), subject: subject.to_owned() },
             expires_at,
         };
@@ -100,6 +102,17 @@ impl Expected {
             Some(begins) if begins.0 > now.0.saturating_add(leeway_ms) => Err(Refused::NotYet),
             Some(_) | None => Ok(expires_at),
         }
+    }
+
+    /// The tenants of the groups that the token names. A claim that names no groups makes nobody a member.
+    fn tenants(&self, claims: &Map<String, Value>) -> BTreeSet<String> {
+        let OidcSettings { groups_claim, group_tenants, .. } = &self.settings;
+        let groups = match claims.get(groups_claim) {
+            Some(Value::Array(groups)) => groups.as_slice(),
+            Some(group) => std::slice::from_ref(group),
+            None => &[],
+        };
+        groups.iter().filter_map(Value::as_str).filter_map(|group| group_tenants.get(group)).cloned().collect()
     }
 
     /// The account for these claims. The subject comes first: only the provider chooses it. At many
@@ -200,6 +213,22 @@ mod tests {
     }
 
     #[test]
+    fn groups_of_a_token_are_tenants_by_the_sites_table_and_others_are_nothing() {
+        let table = [("phys", "physics"), ("phys-adm", "physics"), ("bio", "biology")];
+        let group_tenants = table.map(|(group, tenant)| (group.to_owned(), tenant.to_owned())).into();
+        let expected = Expected::new(OidcSettings { group_tenants, ..settings() });
+        let tenants = |groups: Value| {
+            let claims = claims(&[("groups", groups)]);
+            expected.tenants(claims.as_object().unwrap()).into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(tenants(json!(["phys", "phys-adm", "bio", "staff", 7])), ["biology", "physics"]);
+        assert_eq!(tenants(json!("phys")), ["physics"]);
+        for none in [json!([]), json!(null), json!({"phys": true}), json!("phys,bio"), json!(7)] {
+            assert_eq!(tenants(none), Vec::<String>::new());
+        }
+    }
+
+    #[test]
     fn a_token_of_the_provider_identifies_a_person_with_all_scopes() {
         for algorithm in [Algorithm::ES256, Algorithm::ES384, Algorithm::EdDSA] {
             let signer = Signer::new(algorithm, "k1");
@@ -208,6 +237,7 @@ mod tests {
                 account: "alice".to_owned(),
                 uid: None,
                 scopes: Scopes::all(),
+                tenants: BTreeSet::new(),
                 kind: IdentifiedBy::Oidc { issuer: ISSUER.to_owned(), subject: "s-1".to_owned() },
                 expires_at: Timestamp(NOW.0 + 300_000 + 60_000),
             };

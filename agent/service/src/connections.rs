@@ -8,6 +8,7 @@ use lattice_model::{Principal, Timestamp};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -102,6 +103,8 @@ pub struct NetworkPeer {
     pub principal: Principal,
     /// What the token opens.
     pub scopes: Scopes,
+    /// The tenants of which the token makes the account a member.
+    pub tenants: BTreeSet<String>,
     /// How the caller proved who it is.
     pub authentication: Authentication,
     /// When the token expires. Streams end then, too.

@@ -149,6 +149,7 @@ mod tests {
         NetworkPeer {
             principal: Principal { name: "alice".to_owned(), uid: 7, gid: 7, groups: vec![7] },
             scopes: scopes.parse().unwrap(),
+            tenants: [].into(),
             authentication: Authentication::Token { id: TokenId(1), name: "ci".to_owned() },
             expires_at: Timestamp(10_000),
         }

@@ -1,7 +1,7 @@
 //! People who come over the network with tokens of a real OpenID Connect provider (`oidc-provider`,
 //! in Node).
 
-use crate::harness::{Folder, Group, JOB, Need, World, machine};
+use crate::harness::{DAEMON, Folder, Group, JOB, Need, World, machine};
 use lattice_lab::lattice::text;
 use lattice_lab::ports::Ports;
 use lattice_lab::process::{self, Finished};
@@ -31,6 +31,7 @@ pub fn trials() -> Vec<Trial> {
         OIDC.test("a_person_logs_in_by_an_address_that_they_copy", needs, manual),
         OIDC.test("a_login_that_cannot_be_renewed_says_why_and_what_to_do", needs, not_renewed),
         OIDC.test("the_table_of_accounts_wins_over_the_claim", needs, accounts),
+        OIDC.test("groups_of_a_token_make_its_user_a_member_of_tenants_for_its_calls", needs, groups),
         OIDC.test("tokens_for_others_of_root_expired_or_changed_open_nothing", needs, refused_tokens),
         OIDC.test("a_token_is_checked_while_the_provider_is_away_and_new_keys_are_fetched", needs, away),
     ]
@@ -51,7 +52,8 @@ fn with_provider(options: &mut lattice_lab::up::Options) {
     options.network_api = true;
     options.agent_lines = format!(
         "api:\n  oidc:\n    issuer: {:?}\n    client_id: lattice\n    audience: [lattice, long, brief]\n    leeway_seconds: 0\n    \
-         ca: \"{{dir}}/ca/ca.crt\"\n    accounts: {{guest-42: nobody}}\n",
+         ca: \"{{dir}}/ca/ca.crt\"\n    accounts: {{guest-42: nobody}}\n    \
+         group_tenants: {{hpc-physics: physics}}\n",
         issuer()
     );
 }
@@ -302,6 +304,40 @@ fn accounts(w: &World) {
     let _home = home(w);
     let me = accepted(w, &id_token(w, "long", "guest-42"));
     assert_eq!((text(&me, "account").as_str(), text(&me["authentication"], "subject").as_str()), ("nobody", "guest-42"), "{me}");
+}
+
+fn groups(w: &World) {
+    let home = home(w);
+    w.ok(&["admin", "tenant", "create", "physics"]);
+    // It is closed, and nobody is its member in the ledger.
+    for change in ["add", "remove"] {
+        w.ok(&["admin", "tenant", "member", change, "physics", "user:nobody"]);
+    }
+    let with = |token: &str, args: &[&str]| run(remote(w, &home.0).env("LATTICE_TOKEN", token).args(args));
+    let submit = ["submit", "-o", "name", "-D", "/", "--tenant", "physics", "--", "/bin/true"];
+    let dry = ["submit", "--dry-run", "-D", "/", "--tenant", "physics", "--", "/bin/true"];
+
+    let of_daemon = id_token(w, "long", "daemon");
+    let me = accepted(w, &of_daemon);
+    assert_eq!(me["member_of"], serde_json::json!(["physics"]), "{me}");
+    assert_eq!(with(&of_daemon, &dry).code(), 0);
+    let submitted = with(&of_daemon, &submit);
+    assert_eq!(submitted.code(), 0, "{}", submitted.err());
+    let id = submitted.out().trim().to_owned();
+    assert_eq!(text(&w.completed(&id), "tenant"), "physics");
+    let dag = home.0.join("flow.yaml");
+    fs::write(&dag, "name: flow\nsteps:\n  - {name: a, tenant: physics, command: [/bin/true]}\n").unwrap();
+    let dag = with(&of_daemon, &["dag", "submit", dag.to_str().unwrap()]);
+    assert_eq!(dag.code(), 0, "{}", dag.err());
+
+    // Without a tenant, nobody knows which one pays: no group makes one the default.
+    let unnamed = with(&of_daemon, &["submit", "-D", "/", "--", "/bin/true"]);
+    assert!(unnamed.code() == 4 && unnamed.err().contains("physics"), "{}", unnamed.err());
+    // The account itself is no member, and neither is a person without the group.
+    for refused in [w.run_as(DAEMON, &submit), with(&id_token(w, "long", "guest-42"), &submit)] {
+        assert!(refused.code() == 4 && refused.err().contains("is no member of tenant \"physics\""), "{}", refused.err());
+    }
+    w.ok(&["admin", "tenant", "delete", "physics"]);
 }
 
 fn refused_tokens(w: &World) {

@@ -30,6 +30,7 @@ use lattice_model::{
     NodeReport, Preemption, Principal, ReportItem, Revision, SharePolicy, TaskSet, TelemetryMode, Timestamp, When,
 };
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use uuid::Uuid;
 
 /// Generates [`Action`] from a table with a row for each command:
@@ -464,6 +465,12 @@ commands! { |ledger, context|
     SubmitDag { id: DagId, owner: Principal, dag: Box<DagSubmission> }
         => 1, New, Owner(Some(owner)), dag.bytes_about(), ledger.submit_dag(context, *id, owner, dag);
 
+    /// A submission of a user whose login names tenants. The agent vouches for them, as for the user's
+    /// groups: the owner counts as their member for this command alone.
+    SubmitByLogin { tenants: BTreeSet<String>, submission: Box<Action> }
+        => 1, New, submitter(submission), 64 + tenants.iter().map(|name| 8 + name.len()).sum::<usize>() + submission.bytes_about(),
+        ledger.submit_by_login(context, tenants, submission);
+
     /// Ends all allocations of a DAG that have not ended. Each command ends some of them; if all have
     /// ended, nothing changes (success).
     CancelDag { id: DagId, by: Principal }
@@ -526,6 +533,14 @@ impl Action {
             Self::SetTenantMember { change, .. } => change.needs_system_admin(),
             _ => false,
         }
+    }
+}
+
+/// Who may request what a login submits. Nothing else is requested by a login.
+fn submitter(submission: &mut Action) -> Requester<'_> {
+    match submission {
+        Action::SubmitDag { owner, .. } => Owner(Some(owner)),
+        _ => Member,
     }
 }
 

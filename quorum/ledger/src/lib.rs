@@ -94,6 +94,7 @@ mod key_rotation;
 mod leases;
 mod level;
 mod limits;
+mod login_submissions;
 mod mail;
 mod members;
 mod networks;

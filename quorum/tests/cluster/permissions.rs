@@ -69,8 +69,8 @@ fn examples(call: Call, who: &str, of: AllocationId) -> Vec<Request> {
             let (of_users, of_operators) = commands();
             return of_users.into_iter().chain(of_operators).map(Request::from).collect();
         }
-        Call::Submit => Request::Submit { id: AllocationId(id), spec: Box::new(spec(1)), owner: owner(), claim: None, life: None },
-        Call::CheckSubmission => Request::CheckSubmission { spec: Box::new(spec(1)), owner: owner() },
+        Call::Submit => Request::Submit { id: AllocationId(id), spec: Box::new(spec(1)), owner: owner(), claim: None, life: None, login_tenants: [].into() },
+        Call::CheckSubmission => Request::CheckSubmission { spec: Box::new(spec(1)), owner: owner(), login_tenants: [].into() },
         Call::GetAllocation => Request::GetAllocation { key: of.to_string() },
         Call::ListAllocations => {
             Request::ListAllocations { uid: None, states: vec![], limit: 1, before: None, filter: ListFilter::default() }
@@ -110,10 +110,10 @@ fn examples(call: Call, who: &str, of: AllocationId) -> Vec<Request> {
         Call::ListVClusters => Request::ListVClusters,
         Call::ListSessions => Request::ListSessions,
         Call::ListAdmissions => Request::ListAdmissions,
-        Call::CheckDag => Request::CheckDag { owner: owner(), dag: Box::new(dag()) },
+        Call::CheckDag => Request::CheckDag { owner: owner(), dag: Box::new(dag()), login_tenants: [].into() },
         Call::GetDag => Request::GetDag { key: DagId(id).to_string() },
         Call::ListDags => Request::ListDags { filter: DagFilter::default(), limit: 1, before: None },
-        Call::StandingOf => Request::StandingOf { by: owner() },
+        Call::StandingOf => Request::StandingOf { by: owner(), login_tenants: [].into() },
         Call::ListRoles => Request::ListRoles,
         Call::ListTenantMembers => Request::ListTenantMembers { tenant: "elsewhere".into() },
         Call::TokenRecord => Request::TokenRecord { id: TokenId(7) },
@@ -203,6 +203,8 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
         Action::DeleteSession { id, allocation, by: owner() },
         // Without steps it is refused.
         Action::SubmitDag { id: DagId(id), owner: owner(), dag: Box::new(DagSubmission { steps: vec![], ..dag() }) },
+        Action::SubmitDag { id: DagId(id), owner: owner(), dag: Box::new(DagSubmission { steps: vec![], ..dag() }) }
+            .by_login(["physics".to_owned()].into()),
         Action::CancelDag { id: DagId(id), by: owner() },
         Action::RevokeToken { id: TokenId(7), by: owner(), as_operator: false },
     ];
@@ -570,7 +572,7 @@ async fn work(lab: &Lab, api: &QuorumClient, token: u64, node: &str, tenant: &st
     spec.env.insert("SECRET".into(), format!("of {node}"));
     let exposed = Exposed { name: "web".into(), port: 80, protocol: "tcp".into() };
     spec.connectivity = Connectivity { expose: vec![exposed], ..Connectivity::default() };
-    let request = Request::Submit { id, spec: Box::new(spec), owner: owner(), claim: None, life: None };
+    let request = Request::Submit { id, spec: Box::new(spec), owner: owner(), claim: None, life: None, login_tenants: [].into() };
     api.call(&request, PATIENCE).await.unwrap();
     claim(api, id, token, &[node]).await.unwrap();
     id

@@ -1,6 +1,7 @@
 //! An OpenID Connect provider whose tokens are accepted: the configuration's section `api.oidc`.
 
 use super::setting::{SettingError, absolute, within};
+use lattice_model::access::LOGIN_TENANTS_MAX;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,6 +25,11 @@ pub struct OidcSettings {
     /// Accounts of people whose claim is not the name: by `sub`, or by the claim's value. Wins over
     /// the claim.
     pub accounts: BTreeMap<String, String>,
+    /// The claim that names the person's groups: a list of names, or one name.
+    pub groups_claim: String,
+    /// Tenants by group: a person counts as a member of the tenants of the groups in the token, for the calls
+    /// with that token. At most 256.
+    pub group_tenants: BTreeMap<String, String>,
     /// Algorithms of signatures; at least one.
     pub algorithms: Vec<SigningAlgorithm>,
     /// How far the clocks of provider and agent may differ, in seconds; 0 to 300.
@@ -42,6 +48,8 @@ impl Default for OidcSettings {
             audience: Vec::new(),
             account_claim: "preferred_username".to_owned(),
             accounts: BTreeMap::new(),
+            groups_claim: "groups".to_owned(),
+            group_tenants: BTreeMap::new(),
             algorithms: vec![SigningAlgorithm::Rs256, SigningAlgorithm::Es256],
             leeway_seconds: 60,
             ca: PathBuf::new(),
@@ -123,6 +131,8 @@ impl OidcSettings {
             ("api.oidc.audience", empty(&self.audience)),
             ("api.oidc.account_claim", self.account_claim.is_empty()),
             ("api.oidc.accounts", self.accounts.iter().any(|(given, account)| given.is_empty() || account.is_empty())),
+            ("api.oidc.groups_claim", self.groups_claim.is_empty()),
+            ("api.oidc.group_tenants", self.group_tenants.iter().any(|(group, tenant)| group.is_empty() || tenant.is_empty())),
             ("api.oidc.algorithms", self.algorithms.is_empty()),
             ("api.oidc.scopes", empty(&self.scopes)),
         ];
@@ -135,6 +145,7 @@ impl OidcSettings {
         if let Some((given, _)) = self.accounts.iter().find(|(_, account)| *account == "root") {
             return Err(OidcSettingsError::Root { given: given.clone() });
         }
+        within("api.oidc.group_tenants", self.group_tenants.len() as u64, 0, LOGIN_TENANTS_MAX as u64)?;
         within("api.oidc.leeway_seconds", self.leeway_seconds, 0, 300)?;
         Ok(absolute("api.oidc.ca", &self.ca)?)
     }
@@ -222,6 +233,10 @@ mod tests {
         assert!(refused(", scopes: [profile]").starts_with("api.oidc.scopes: openid is missing"));
         assert!(refused(", accounts: {a: root}").starts_with("api.oidc.accounts: \"a\" would act as root"));
         assert_eq!(refused(", accounts: {a: \"\"}"), "api.oidc.accounts: it must not be empty");
+        assert_eq!(refused(", groups_claim: \"\""), "api.oidc.groups_claim: it must not be empty");
+        assert_eq!(refused(", group_tenants: {a: \"\"}"), "api.oidc.group_tenants: it must not be empty");
+        let many: String = (0..=LOGIN_TENANTS_MAX).map(|number| format!("g{number}: t, ")).collect();
+        assert_eq!(refused(&format!(", group_tenants: {{{many}}}")), "api.oidc.group_tenants: 257 is not between 0 and 256");
         assert!(refused(", ca: ca.crt").starts_with("api.oidc.ca: "));
     }
 }
