@@ -243,7 +243,7 @@ fn token_name(authentication: &Authentication) -> String {
 fn refusal_of(refused: &Refused) -> Refusal {
     match refused {
         Refused::Unavailable(_) => Refusal::unavailable(refused.to_string()),
-        Refused::NoAccount => Refusal::denied(refused.to_string()),
+        Refused::NoAccount | Refused::ByHook(_) => Refusal::denied(refused.to_string()),
         _ => Refusal::invalid_token(refused.to_string()),
     }
 }
@@ -259,7 +259,7 @@ fn result_of(refused: &Refused) -> &'static str {
         Refused::Algorithm => "algorithm",
         Refused::UnknownKey => "unknown_key",
         Refused::BadSignature => "signature",
-        Refused::NoAccount => "no_account",
+        Refused::NoAccount | Refused::ByHook(_) => "no_account",
         Refused::Revoked => "revoked",
         Refused::Unavailable(_) => "unavailable",
     }

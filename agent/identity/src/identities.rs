@@ -1,8 +1,9 @@
 //! The one question of the API's edge: whom does this token identify?
 
+use crate::account_hook::AccountHook;
 use crate::cluster_tokens::ClusterTokens;
 use crate::identified::{Discovery, Identified, Refused};
-use crate::jwt::Expected;
+use crate::jwt::{Account, Expected};
 use crate::provider::{IdentityError, Provider};
 use crate::recent::Recent;
 use crate::signature;
@@ -36,6 +37,7 @@ struct Inner {
 struct Oidc {
     expected: Expected,
     provider: Arc<Provider>,
+    hook: Option<AccountHook>,
     /// By the SHA-256 of the token: memory that is read out contains no tokens.
     verified: Mutex<Recent<[u8; SHA256_OUTPUT_LEN], Identified>>,
 }
@@ -94,23 +96,41 @@ impl Oidc {
         settings.validate()?;
         signature::install();
         let provider = Arc::new(Provider::new(&settings)?);
-        Ok(Self { expected: Expected::new(settings), provider, verified: Mutex::new(Recent::new(VERIFIED_MAX)) })
+        let hook = AccountHook::of(&settings).map_err(|error| IdentityError::Hook { path: settings.account_hook.clone(), source: error })?;
+        Ok(Self { expected: Expected::new(settings), provider, hook, verified: Mutex::new(Recent::new(VERIFIED_MAX)) })
     }
 
     async fn identify(&self, text: &str, now: Timestamp) -> Result<Identified, Refused> {
         let mut hash = [0; SHA256_OUTPUT_LEN];
         hash.copy_from_slice(digest(&SHA256, text.as_bytes()).as_ref());
-        let known = self.verified.lock().get(&hash, Instant::now());
-        if let Some(identified) = known.filter(|identified| now < identified.expires_at) {
+        if let Some(identified) = self.known(&hash, now) {
             return Ok(identified);
         }
         let unverified = self.expected.read(text, now)?;
         let key = self.provider.key(unverified.key()).await?;
-        let identified = unverified.verify(&key)?;
+        let claimed = unverified.verify(&key)?;
+        let (account, holds_for) = match (&claimed.account, &self.hook) {
+            (Account::Named(account), _) => (account.clone(), VERIFIED_TIME_MAX),
+            (Account::ByHook(claims), Some(hook)) => {
+                let _turn = hook.turn().await?;
+                // Whoever had a turn before may have asked about the same token.
+                if let Some(identified) = self.known(&hash, now) {
+                    return Ok(identified);
+                }
+                (hook.account(claims).await?, hook.answer_time)
+            }
+            (Account::ByHook(_), None) => return Err(Refused::NoAccount),
+        };
+        let identified = claimed.identified(account);
         let left = Duration::from_millis(identified.expires_at.since_ms(now));
         let at = Instant::now();
-        self.verified.lock().insert(hash, identified.clone(), at + left.min(VERIFIED_TIME_MAX), at);
+        self.verified.lock().insert(hash, identified.clone(), at + left.min(holds_for), at);
         Ok(identified)
+    }
+
+    fn known(&self, hash: &[u8; SHA256_OUTPUT_LEN], now: Timestamp) -> Option<Identified> {
+        let known = self.verified.lock().get(hash, Instant::now());
+        known.filter(|identified| now < identified.expires_at)
     }
 }
 
