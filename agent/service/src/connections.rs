@@ -118,14 +118,17 @@ pub enum Authentication {
     Oidc { issuer: String, subject: String },
     /// By a token of the cluster.
     Token { id: TokenId, name: String },
+    /// By the certificate of a service account.
+    Certificate { name: String },
 }
 
 impl fmt::Display for Authentication {
-    /// For records: `token ID`, or `login SUBJECT of ISSUER`.
+    /// For records: `token ID`, `login SUBJECT of ISSUER`, or `certificate NAME`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Oidc { issuer, subject } => write!(f, "login {subject} of {issuer}"),
             Self::Token { id, .. } => write!(f, "token {id}"),
+            Self::Certificate { name } => write!(f, "certificate {name}"),
         }
     }
 }

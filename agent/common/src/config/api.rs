@@ -22,6 +22,8 @@ pub struct ApiSettings {
     /// Authorities, PEM: each connection must then present a certificate of one of them, besides
     /// the token. Empty: none is needed.
     pub client_ca: PathBuf,
+    /// Whether certificates of service accounts, which the cluster's authority issued, say who calls.
+    pub client_certificates: ClientCertificates,
     /// Origins of web pages that may call, such as `https://portal.example.org`. Requests of pages
     /// of all other origins are refused.
     pub origins: Vec<String>,
@@ -37,6 +39,19 @@ pub struct ApiSettings {
     /// Share of requests that is in the access log; 0 to 1. Requests that may change something are all in it, if they are
     /// of an account or have a wrong token.
     pub access_log_read_sample: f64,
+}
+
+/// Whether certificates of service accounts say who calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClientCertificates {
+    /// They do not: each call needs a token.
+    #[default]
+    Off,
+    /// A program with one needs no token.
+    Allowed,
+    /// Each connection needs one; a token may come besides.
+    Required,
 }
 
 /// Limits of callers on the network, at this agent.
@@ -65,6 +80,7 @@ impl Default for ApiSettings {
             tls_cert: PathBuf::new(),
             tls_key: PathBuf::new(),
             client_ca: PathBuf::new(),
+            client_certificates: ClientCertificates::Off,
             origins: Vec::new(),
             oidc: None,
             limits: ApiLimits::default(),
@@ -97,6 +113,8 @@ pub enum ApiSettingsError {
     Oidc(#[from] OidcSettingsError),
     #[error("api.tls_cert and api.tls_key belong together: set both, or neither to use the agent's own certificate")]
     HalfCertificate,
+    #[error("api.client_certificates are those of the cluster's authority, and api.client_ca names others: set one of the two")]
+    TwoAuthorities,
     #[error("api.origins: {origin:?} is not an origin: write it as browsers do, https://HOST or https://HOST:PORT in lower case")]
     Origin { origin: String },
     #[error("api.access_log_read_sample: {value} is not between 0 and 1")]
@@ -125,6 +143,9 @@ impl ApiSettings {
         }
         if self.tls_cert.as_os_str().is_empty() != self.tls_key.as_os_str().is_empty() {
             return Err(ApiSettingsError::HalfCertificate);
+        }
+        if !self.client_ca.as_os_str().is_empty() && self.client_certificates != ClientCertificates::Off {
+            return Err(ApiSettingsError::TwoAuthorities);
         }
         if let Some(origin) = self.origins.iter().find(|origin| !is_origin(origin)) {
             return Err(ApiSettingsError::Origin { origin: origin.clone() });
@@ -165,6 +186,21 @@ mod tests {
     fn refused(text: &str) -> String {
         let settings: ApiSettings = lattice_model::config::parse("a.yaml", text).unwrap();
         settings.validate().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn service_accounts_present_certificates_of_the_clusters_authority_alone() {
+        for (text, mode) in [
+            ("{}", ClientCertificates::Off),
+            ("{client_certificates: \"off\"}", ClientCertificates::Off),
+            ("{client_certificates: allowed}", ClientCertificates::Allowed),
+            ("{client_certificates: required}", ClientCertificates::Required),
+        ] {
+            let settings: ApiSettings = lattice_model::config::parse("a.yaml", text).unwrap();
+            settings.validate().unwrap();
+            assert_eq!(settings.client_certificates, mode, "{text}");
+        }
+        assert!(refused("{client_certificates: allowed, client_ca: /etc/ca.crt}").ends_with("set one of the two"));
     }
 
     #[test]
