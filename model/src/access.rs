@@ -11,10 +11,12 @@
 //! it names. The ledger asks it for commands of users on an allocation, a DAG or a lease that exists.
 //! Commands of the members themselves are about no person, and work is submitted by its owner.
 
+mod projects;
 mod reach;
 mod scope;
 mod table;
 
+pub use projects::{Project, ProjectChange, ProjectStep};
 pub use reach::{Reach, Relation};
 pub use scope::{Scope, Scopes, ScopesError};
 pub use table::{Rule, methods, rule};

@@ -203,6 +203,14 @@ actions! {
     AccountingMoved,
     /// Ended work was dropped before the store had it: too much waited.
     EndedWorkDropped,
+    /// A project of a tenant was registered.
+    ProjectCreated,
+    /// It is not registered any more.
+    ProjectDeleted,
+    /// An account became a member of a project.
+    ProjectMemberAdded,
+    /// It is no member any more.
+    ProjectMemberRemoved,
     /// An event of an allocation of which its user wants mail. `detail` is JSON.
     MailDue,
 }

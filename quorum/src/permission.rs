@@ -198,6 +198,7 @@ table! {
         StandingOf: No Yes No User;
         ListRoles: No Yes No Itself;
         ListTenantMembers: No Yes No Itself;
+        ListProjects: No Yes No Itself;
         TokenRecord: No Yes No Itself;
         ListTokens: No Yes No Itself;
         EndedWork: No Yes No Itself;
@@ -511,6 +512,7 @@ fn requester(request: &mut Request) -> Option<Requester<'_>> {
         | Request::ListDags { .. }
         | Request::ListRoles
         | Request::ListTenantMembers { .. }
+        | Request::ListProjects { .. }
         | Request::TokenRecord { .. }
         | Request::ListTokens { .. }
         | Request::EndedWork { .. } => None,

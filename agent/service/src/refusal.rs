@@ -27,6 +27,8 @@ pub(super) fn status(error: &CallError) -> Status {
                 | Refusal::NoSuchDag { .. }
                 | Refusal::NoSuchBinding { .. }
                 | Refusal::NoSuchMember { .. }
+                | Refusal::NoSuchProject { .. }
+                | Refusal::NoSuchProjectMember { .. }
                 | Refusal::NoSuchToken { .. }
                 | Refusal::NoSuchDomain { .. } => Status::not_found(text),
                 Refusal::AmbiguousAllocation { .. }
@@ -43,6 +45,7 @@ pub(super) fn status(error: &CallError) -> Status {
                 | Refusal::NotOperator { .. }
                 | Refusal::ClassTooHigh { .. }
                 | Refusal::NotOfTenant { .. }
+                | Refusal::NotOfProject { .. }
                 | Refusal::Dependency { why: DependencyRefusal::NotYours, .. }
                 | Refusal::VClusterOfTenant { .. } => Status::permission_denied(text),
                 Refusal::AllocationExists { .. }

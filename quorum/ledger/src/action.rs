@@ -20,7 +20,7 @@ use super::{
     Access, AccessKind, ApplyContext, DomainKey, HeldShare, Ledger, MembersStep, NodeStateChange, NotifyChannel, Outcome, Registration,
     VniPoolChange, holds, level,
 };
-use lattice_model::access::{MemberChange, MemberStep, Role, RoleBinding, RootMay, Subject, SubjectName};
+use lattice_model::access::{MemberChange, MemberStep, ProjectChange, ProjectStep, Role, RoleBinding, RootMay, Subject, SubjectName};
 use lattice_model::access_token::{AccessToken, TokenId};
 use lattice_model::conformance::Components;
 use lattice_model::ended_work::AccountedUntil;
@@ -490,6 +490,10 @@ commands! { |ledger, context|
         => 1, member_urgency(change), Operator(by, &["AdminService/AddTenantMember", "AdminService/RemoveTenantMember"]),
         member_bytes(change), ledger.set_tenant_member(context, change, by);
 
+    /// Registers or deletes a project of a tenant, or changes its members. Adding what is there is a success.
+    SetProject { change: ProjectChange, by: String }
+        => 1, project_urgency(change), Operator(by, &PROJECT_METHODS), project_bytes(change), ledger.set_project(context, change, by);
+
     /// Issues a token of the network API. Its id is the idempotency key: repeating the same token is a
     /// success.
     IssueToken { token: AccessToken }
@@ -522,6 +526,7 @@ impl Action {
     pub fn concerns_tenant(&self) -> Option<&str> {
         match self {
             Self::SetTenantMember { change, .. } => Some(&change.tenant),
+            Self::SetProject { change, .. } => Some(&change.tenant),
             _ => None,
         }
     }
@@ -557,6 +562,26 @@ fn member_urgency(change: &MemberChange) -> Urgency {
         MemberStep::Add { .. } => New,
         MemberStep::Remove { .. } => Keeps,
     }
+}
+
+/// The methods that change projects.
+const PROJECT_METHODS: [&str; 4] =
+    ["AdminService/AddProjectMember", "AdminService/CreateProject", "AdminService/DeleteProject", "AdminService/RemoveProjectMember"];
+
+fn project_urgency(change: &ProjectChange) -> Urgency {
+    match change.step {
+        ProjectStep::Create | ProjectStep::Add { .. } => New,
+        ProjectStep::Delete | ProjectStep::Remove { .. } => Keeps,
+    }
+}
+
+fn project_bytes(change: &ProjectChange) -> usize {
+    let account = match &change.step {
+        ProjectStep::Create | ProjectStep::Delete => 0,
+        ProjectStep::Add { account } => subject_bytes(account),
+        ProjectStep::Remove { account } => account.name.len(),
+    };
+    256 + change.tenant.len() + change.project.len() + account
 }
 
 fn member_bytes(change: &MemberChange) -> usize {

@@ -34,6 +34,7 @@ impl Ledger {
         }
         let spec = &*self.with_tenant(spec, owner, &context.login_tenants)?;
         self.admits_to_queue(spec)?;
+        self.admits_to_project(spec, owner)?;
         admits_times(spec, context.at)?;
         self.admits_dependencies(spec, owner)?;
         // Before its script has records dropped, maybe those of what it depends on.
@@ -94,6 +95,7 @@ impl Ledger {
     ) -> Result<(), Refusal> {
         let spec = &*self.with_tenant(spec, owner, login_tenants)?;
         self.admits_to_queue(spec)?;
+        self.admits_to_project(spec, owner)?;
         admits_times(spec, now.max(self.time))?;
         self.admits_dependencies(spec, owner)?;
         self.would_admit_of_user(spec, owner, now.max(self.time))

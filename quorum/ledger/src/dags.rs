@@ -199,6 +199,7 @@ impl Ledger {
             return Err(Refusal::AllocationExists { id });
         }
         self.admits_to_queue(spec)?;
+        self.admits_to_project(spec, owner)?;
         admits_times(spec, self.time)?;
         follows_few(spec)?;
         for dependency in &spec.depends_on {

@@ -16,6 +16,7 @@ pub mod job_numbers;
 pub mod keyring;
 pub mod names;
 pub mod node_index;
+pub mod projects;
 pub mod removals;
 pub mod revocations;
 pub mod scaled_services;
@@ -54,6 +55,7 @@ use lattice_model::{
 };
 use names::Names;
 use node_index::NodeIndex;
+use projects::Projects;
 use removals::Removals;
 use revocations::Revocations;
 use scaled_services::ServiceReplicas;
@@ -208,6 +210,9 @@ pub struct Ledger {
     /// The members of tenants, and which tenants are closed.
     #[serde(default, skip_serializing_if = "TenantMembers::is_empty")]
     pub(super) tenant_members: TenantMembers,
+    /// The registered projects of tenants.
+    #[serde(default, skip_serializing_if = "Projects::is_empty")]
+    pub(super) projects: Projects,
     /// The tokens with which programs call the API over the network.
     #[serde(default, skip_serializing_if = "AccessTokens::is_empty")]
     pub(super) access_tokens: AccessTokens,
@@ -272,6 +277,7 @@ impl Default for Ledger {
             dags: Dags::default(),
             roles: OrdSet::new(),
             tenant_members: TenantMembers::default(),
+            projects: Projects::default(),
             access_tokens: AccessTokens::default(),
         }
     }

@@ -123,6 +123,7 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
         | Request::StandingOf { .. }
         | Request::ListRoles
         | Request::ListTenantMembers { .. }
+        | Request::ListProjects { .. }
         | Request::TokenRecord { .. }
         | Request::ListTokens { .. }
         | Request::EndedWork { .. }
@@ -376,6 +377,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::GetTasks { .. }
         | Request::ListRoles
         | Request::ListTenantMembers { .. }
+        | Request::ListProjects { .. }
         | Request::ListTokens { .. }
         | Request::EndedWork { .. }
         | Request::AdvanceLane { .. }
@@ -447,6 +449,7 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
         }
         Request::ListTenants => Ok(Answer::Tenants(ledger.tenant_statuses())),
         Request::ListTenantMembers { tenant } => ledger.tenant_members(tenant).map(Answer::TenantMembers),
+        Request::ListProjects { tenant } => ledger.projects_of(tenant).map(Answer::Projects),
         Request::ListRoles => Ok(Answer::Roles(ledger.role_bindings().cloned().collect())),
         Request::ListTokens { account } => Ok(Answer::Tokens(ledger.access_tokens(account.as_ref()))),
         Request::ListVClusters => Ok(Answer::VClusters(ledger.vcluster_statuses())),

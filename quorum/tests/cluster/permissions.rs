@@ -15,7 +15,7 @@ use lattice_ledger::{
     ACCOUNTING_LEASE, Access, AccessKind, Action, AllocationChange, QuotaChange, Requester, TenantChange, UsageOf, VClusterChange,
     WhichTasks,
 };
-use lattice_model::access::{MemberChange, MemberStep, Relation, Role as Granted, RoleBinding, Scopes, Subject, rule};
+use lattice_model::access::{MemberChange, MemberStep, ProjectChange, ProjectStep, Relation, Role as Granted, RoleBinding, Scopes, Subject, rule};
 use lattice_model::access_token::{AccessToken, TokenId};
 use lattice_model::ended_work::AccountedUntil;
 use lattice_model::{
@@ -115,6 +115,7 @@ fn examples(call: Call, who: &str, of: AllocationId) -> Vec<Request> {
         Call::ListDags => Request::ListDags { filter: DagFilter::default(), limit: 1, before: None },
         Call::StandingOf => Request::StandingOf { by: owner(), login_tenants: [].into() },
         Call::ListRoles => Request::ListRoles,
+        Call::ListProjects => Request::ListProjects { tenant: "elsewhere".into() },
         Call::ListTenantMembers => Request::ListTenantMembers { tenant: "elsewhere".into() },
         Call::TokenRecord => Request::TokenRecord { id: TokenId(7) },
         Call::ListTokens => Request::ListTokens { account: None },
@@ -159,6 +160,7 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
     let nobody = Subject::User { name: "nobody-has-this".into(), uid: 9999 };
     let binding = RoleBinding { subject: nobody.clone(), role: Granted::Operator, tenant: None };
     let member = MemberChange { tenant: "elsewhere".into(), step: MemberStep::Add { subject: nobody.clone(), is_default: false } };
+    let project = ProjectChange { tenant: "elsewhere".into(), project: "x".into(), step: ProjectStep::Create };
     // A group gets none.
     let token = AccessToken {
         id: TokenId(7),
@@ -230,6 +232,7 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
         Action::GrantRole { binding, by: by.clone() },
         Action::RevokeRole { subject: nobody.name(), role: Granted::Operator, tenant: None, by: by.clone() },
         Action::SetTenantMember { change: member, by: by.clone() },
+        Action::SetProject { change: project, by: by.clone() },
         Action::IssueToken { token },
         Action::AddKey { secret: Secret([7; 32]), by: by.clone() },
         Action::Revoke { name: "nobody-has-this".into(), by: by.clone(), reason: String::new() },

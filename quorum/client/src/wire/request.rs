@@ -143,6 +143,8 @@ pub enum Request {
     ListRoles,
     /// The members of a tenant, sorted.
     ListTenantMembers { tenant: String },
+    /// The registered projects of a tenant, by name: answered with [`super::Answer::Projects`].
+    ListProjects { tenant: String },
     /// One token of the network API, unless it is revoked or forgotten: answered with
     /// [`super::Answer::TokenRecord`].
     TokenRecord { id: TokenId },
