@@ -321,7 +321,7 @@ pub struct Standing {
     /// Of these, the tenants of which it is no member: only its role opens them.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub by_role: BTreeSet<String>,
-    /// The tenants that are closed, of which it is neither.
+    /// Of the tenants that were asked about, those that are closed and of which it is neither.
     pub closed_to_it: BTreeSet<String>,
     /// The tenant of its work that names none.
     pub default_tenant: Option<String>,

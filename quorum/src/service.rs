@@ -162,7 +162,7 @@ impl Service {
     /// change of members that has begun continues.
     async fn check_roles(&self, author: &Author, scope: Scope<'_>) -> Result<(), Refusal> {
         let Some(account) = &author.account else { return Ok(()) };
-        match ask_leader(Arc::clone(&self.core), Request::StandingOf { by: account.clone(), login_tenants: BTreeSet::new() }).await? {
+        match ask_leader(Arc::clone(&self.core), Request::StandingOf { by: account.clone(), login_tenants: BTreeSet::new(), about: BTreeSet::new() }).await? {
             Answer::Standing(standing) => permission::check_roles(author, &standing.roles, scope),
             _ => Err(Refusal::Unavailable { why: "the leader answered something else".to_owned() }),
         }

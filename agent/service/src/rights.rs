@@ -19,6 +19,7 @@ use lattice_agent_common::config::work::WorkMay;
 use lattice_model::access::{Reach, Relation, Roles, RootMay, Scopes, Standing, rule};
 use lattice_model::{Allocation, AllocationId, Dag, DagId, Principal, Timestamp};
 use lattice_quorum_client::wire::{Answer, Request as Ask};
+use std::collections::BTreeSet;
 use tonic::{Code, Status};
 
 /// The row that decides who sees one object whole, where the method's own row lets everybody call it: such methods show
@@ -103,6 +104,11 @@ impl Api {
         Ok(self.as_it_counts(caller, self.standing_of_account(caller).await?))
     }
 
+    /// The same, with those of these tenants that are closed to the caller.
+    pub(super) async fn standing_about(&self, caller: &Caller, tenants: BTreeSet<String>) -> Result<Standing, Status> {
+        Ok(self.as_it_counts(caller, self.ask_standing(caller, tenants).await?))
+    }
+
     /// A standing with the roles that count for this caller.
     pub(super) fn as_it_counts(&self, caller: &Caller, standing: Standing) -> Standing {
         if self.granted_roles_count(caller) { standing } else { without_granted_roles(standing) }
@@ -136,7 +142,11 @@ impl Api {
 
     /// What the quorum knows of a user, with the roles that do not count here, too.
     pub(super) async fn standing_of_account(&self, caller: &Caller) -> Result<Standing, Status> {
-        let ask = Ask::StandingOf { by: caller.principal.clone(), login_tenants: caller.login_tenants() };
+        self.ask_standing(caller, BTreeSet::new()).await
+    }
+
+    async fn ask_standing(&self, caller: &Caller, about: BTreeSet<String>) -> Result<Standing, Status> {
+        let ask = Ask::StandingOf { by: caller.principal.clone(), login_tenants: caller.login_tenants(), about };
         match self.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Standing(standing) => Ok(*standing),
             other => Err(unexpected(&other)),

@@ -12,6 +12,7 @@ pub mod ended_place;
 pub mod ended_work;
 mod entries;
 pub mod holdings;
+mod identity;
 pub mod job_numbers;
 pub mod keyring;
 pub mod names;
@@ -19,6 +20,7 @@ pub mod node_index;
 pub mod projects;
 pub mod removals;
 pub mod revocations;
+pub mod role_bindings;
 pub mod scaled_services;
 pub mod scripts;
 pub mod submission_rates;
@@ -48,7 +50,7 @@ use holdings::Holdings;
 use imbl::{OrdMap, OrdSet};
 use job_numbers::JobNumbers;
 use keyring::Keyring;
-use lattice_model::access::{RoleBinding, RootMay};
+use lattice_model::access::RootMay;
 use lattice_model::{
     Allocation, AllocationId, BudgetPeriod, DagSize, Epoch, Generation, InteractiveSession, MemberId, Node, NodeId, Principal, Revision,
     SharePolicy, Tenant, Timestamp, VCluster, VniPool,
@@ -58,6 +60,7 @@ use node_index::NodeIndex;
 use projects::Projects;
 use removals::Removals;
 use revocations::Revocations;
+use role_bindings::RoleBindings;
 use scaled_services::ServiceReplicas;
 use scripts::Scripts;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -205,8 +208,8 @@ pub struct Ledger {
     #[serde(default, skip_serializing_if = "Dags::is_empty")]
     pub(super) dags: Dags,
     /// The granted roles.
-    #[serde(default, skip_serializing_if = "OrdSet::is_empty", deserialize_with = "each_in_turn")]
-    pub(super) roles: OrdSet<RoleBinding>,
+    #[serde(default, skip_serializing_if = "RoleBindings::is_empty")]
+    pub(super) roles: RoleBindings,
     /// The members of tenants, and which tenants are closed.
     #[serde(default, skip_serializing_if = "TenantMembers::is_empty")]
     pub(super) tenant_members: TenantMembers,
@@ -275,7 +278,7 @@ impl Default for Ledger {
             usage_records: UsageRecords::default(),
             budget_marks: BudgetMarks::default(),
             dags: Dags::default(),
-            roles: OrdSet::new(),
+            roles: RoleBindings::default(),
             tenant_members: TenantMembers::default(),
             projects: Projects::default(),
             access_tokens: AccessTokens::default(),

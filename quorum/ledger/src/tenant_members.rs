@@ -43,11 +43,13 @@ impl Ledger {
         Ok(self.tenant_members.of_tenant(tenant).collect())
     }
 
-    /// What is known of a principal, whose login makes it a member of `login_tenants` as well.
-    pub fn standing_of(&self, by: &Principal, login_tenants: &BTreeSet<String>) -> Standing {
+    /// What is known of a principal, whose login makes it a member of `login_tenants` as well. Of the tenants that are
+    /// closed to it, those of `about` alone are named.
+    pub fn standing_of(&self, by: &Principal, login_tenants: &BTreeSet<String>, about: &BTreeSet<String>) -> Standing {
         let own = self.own_tenants(by, login_tenants);
-        let (member_of, closed_to_it): (BTreeSet<String>, BTreeSet<String>) =
-            self.tenant_members.closed().map(str::to_owned).partition(|tenant| own.includes(tenant));
+        let member_of: BTreeSet<String> = self.tenant_members.closed().filter(|tenant| own.includes(tenant)).map(str::to_owned).collect();
+        let is_closed_to_it = |tenant: &&String| self.tenant_members.is_closed(tenant) && !own.includes(tenant);
+        let closed_to_it = about.iter().filter(is_closed_to_it).cloned().collect();
         let by_role = member_of.iter().filter(|tenant| !own.member_of.contains(tenant.as_str())).cloned().collect();
         let default_tenant = own.default.map(str::to_owned);
         Standing { member_of, by_role, closed_to_it, default_tenant, roles: own.roles().clone() }

@@ -345,8 +345,8 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         Request::ListLeases => Ok(Answer::Leases(leasing::list(core))),
         Request::ListRevocations => Ok(revocations(core)),
         // Without a stale answer: what somebody may do is not decided by an outdated state.
-        Request::StandingOf { by, login_tenants } => {
-            Ok(Answer::Standing(Box::new(core.agreed.ledger().standing_of(&by, &login_tenants))))
+        Request::StandingOf { by, login_tenants, about } => {
+            Ok(Answer::Standing(Box::new(core.agreed.ledger().standing_of(&by, &login_tenants, &about))))
         }
         Request::TokenRecord { id } => Ok(Answer::TokenRecord(core.agreed.ledger().access_token(id).cloned().map(Box::new))),
         Request::ListAdmissions => Ok(Answer::Admissions(core.leading.waiting_nodes.status(&core.agreed.ledger()))),

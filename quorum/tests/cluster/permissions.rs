@@ -113,7 +113,7 @@ fn examples(call: Call, who: &str, of: AllocationId) -> Vec<Request> {
         Call::CheckDag => Request::CheckDag { owner: owner(), dag: Box::new(dag()), login_tenants: [].into() },
         Call::GetDag => Request::GetDag { key: DagId(id).to_string() },
         Call::ListDags => Request::ListDags { filter: DagFilter::default(), limit: 1, before: None },
-        Call::StandingOf => Request::StandingOf { by: owner(), login_tenants: [].into() },
+        Call::StandingOf => Request::StandingOf { by: owner(), login_tenants: [].into(), about: [].into() },
         Call::ListRoles => Request::ListRoles,
         Call::ListProjects => Request::ListProjects { tenant: "elsewhere".into() },
         Call::ListTenantMembers => Request::ListTenantMembers { tenant: "elsewhere".into() },

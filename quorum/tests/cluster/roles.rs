@@ -195,12 +195,12 @@ async fn an_admin_adds_members_to_its_tenant_and_to_no_other() {
     assert_eq!(api.call(&Request::ListRoles, PATIENCE).await, Ok(Answer::Roles(vec![binding])));
     let physics = BTreeSet::from(["physics".to_owned()]);
     for (by, admin_of) in [(&alice, physics.clone()), (&bob, BTreeSet::new())] {
-        let Ok(Answer::Standing(standing)) = api.call(&Request::StandingOf { by: by.clone(), login_tenants: [].into() }, PATIENCE).await else {
+        let Ok(Answer::Standing(standing)) = api.call(&Request::StandingOf { by: by.clone(), login_tenants: [].into(), about: [].into() }, PATIENCE).await else {
             panic!("no standing of {by:?}")
         };
         assert_eq!((&standing.roles.admin_of, &standing.member_of), (&admin_of, &physics), "{by:?}");
     }
-    let outdated = api.call(&Request::Stale(Box::new(Request::StandingOf { by: alice, login_tenants: [].into() })), PATIENCE).await;
+    let outdated = api.call(&Request::Stale(Box::new(Request::StandingOf { by: alice, login_tenants: [].into(), about: [].into() })), PATIENCE).await;
     assert!(matches!(outdated, Err(CallError::Refused(Refusal::Malformed { .. }))), "{outdated:?}");
     member.stop().await;
 }

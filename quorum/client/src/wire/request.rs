@@ -137,8 +137,9 @@ pub enum Request {
     /// A request on behalf of an operator, with the proof that the operator made it. The operator
     /// and the machine are recorded as its author.
     AsOperator { proof: Proof, request: Box<Request> },
-    /// What the ledger knows of a user: roles and tenants. It counts as a member of `login_tenants`, too.
-    StandingOf { by: Principal, login_tenants: BTreeSet<String> },
+    /// What the ledger knows of a user: roles and tenants. It counts as a member of `login_tenants`, too. Of the tenants
+    /// that are closed to it, the answer has those of `about` alone: their names are not for everybody.
+    StandingOf { by: Principal, login_tenants: BTreeSet<String>, about: BTreeSet<String> },
     /// All granted roles, sorted.
     ListRoles,
     /// The members of a tenant, sorted.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 pub struct ProjectRecord {
     /// Whether it takes work from its members alone. It stays so when its last member has left.
     pub is_closed: bool,
+    /// The accounts that are members.
     pub members: BTreeSet<Subject>,
 }
 
