@@ -126,6 +126,10 @@ impl Gate {
         entry.identified(&peer.principal.name, token_name(&peer.authentication));
         let is_submission = is_submission(request.method().as_str(), request.uri().path());
         self.rates.request(&peer.principal, is_submission, now)?;
+        if self.rates.limits_tenants() {
+            let known = self.identities.tenants_of(&peer.principal).await;
+            self.rates.request_of_tenants(known.union(&peer.tenants), now)?;
+        }
         // Nothing behind the gate needs the secret.
         request.headers_mut().remove(AUTHORIZATION);
         request.extensions_mut().insert(Peer::Network(Arc::new(peer)));

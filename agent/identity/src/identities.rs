@@ -4,15 +4,17 @@ use crate::account_hook::AccountHook;
 use crate::cluster_tokens::ClusterTokens;
 use crate::identified::{Discovery, Identified, Refused};
 use crate::jwt::{Account, Expected};
+use crate::memberships::Memberships;
 use crate::provider::{IdentityError, Provider};
 use crate::recent::Recent;
 use crate::signature;
 use lattice_agent_common::config::oidc::OidcSettings;
-use lattice_model::Timestamp;
+use lattice_model::{Principal, Timestamp};
 use lattice_model::access_token::{PREFIX, Token};
 use lattice_quorum_client::QuorumClient;
 use parking_lot::Mutex;
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
@@ -30,6 +32,7 @@ pub struct Identities(Arc<Inner>);
 
 struct Inner {
     tokens: ClusterTokens,
+    memberships: Memberships,
     oidc: Option<Oidc>,
 }
 
@@ -46,12 +49,19 @@ impl Identities {
     /// Checks the settings, and reads the file of authorities; connects to nobody. Without settings
     /// only tokens of the cluster are accepted.
     pub fn new(settings: Option<OidcSettings>, quorum: QuorumClient) -> Result<Self, IdentityError> {
-        Self::with(settings, ClusterTokens::of_quorum(quorum))
+        let memberships = Memberships::of_quorum(quorum.clone());
+        Self::with(settings, ClusterTokens::of_quorum(quorum), memberships)
     }
 
-    fn with(settings: Option<OidcSettings>, tokens: ClusterTokens) -> Result<Self, IdentityError> {
+    fn with(settings: Option<OidcSettings>, tokens: ClusterTokens, memberships: Memberships) -> Result<Self, IdentityError> {
         let oidc = settings.map(Oidc::new).transpose()?;
-        Ok(Self(Arc::new(Inner { tokens, oidc })))
+        Ok(Self(Arc::new(Inner { tokens, memberships, oidc })))
+    }
+
+    /// The tenants to which the requests of an account count, as the quorum said at most a minute ago. None while it
+    /// does not answer.
+    pub async fn tenants_of(&self, account: &Principal) -> Arc<BTreeSet<String>> {
+        self.0.memberships.of(account).await
     }
 
     /// Keeps the provider's keys fresh until it is stopped.
@@ -144,9 +154,14 @@ mod tests {
     use lattice_model::access_token::TokenId;
     use serde_json::json;
 
+    fn no_memberships() -> Memberships {
+        Memberships::new(Box::new(|_| async { None }.boxed()))
+    }
+
     /// A checker without tokens of the cluster.
     fn identities(settings: Option<OidcSettings>) -> Identities {
-        Identities::with(settings, ClusterTokens::new(Box::new(|_| async { Ok(None) }.boxed()))).unwrap()
+        let tokens = ClusterTokens::new(Box::new(|_| async { Ok(None) }.boxed()));
+        Identities::with(settings, tokens, no_memberships()).unwrap()
     }
 
     #[tokio::test]
@@ -196,7 +211,7 @@ mod tests {
         let server = TestProvider::start().await;
         let invalid = OidcSettings { client_id: String::new(), ..server.settings() };
         let tokens = ClusterTokens::new(Box::new(|_| async { Ok(None) }.boxed()));
-        let refused = Identities::with(Some(invalid), tokens).err().unwrap().to_string();
+        let refused = Identities::with(Some(invalid), tokens, no_memberships()).err().unwrap().to_string();
         assert_eq!(refused, "api.oidc.client_id: it must not be empty");
         let identities = identities(Some(server.settings()));
         let scopes = ["openid", "profile", "offline_access"].map(str::to_owned).into();

@@ -23,6 +23,7 @@ mod identified;
 mod identities;
 mod jwt;
 mod key_set;
+mod memberships;
 mod provider;
 mod recent;
 mod signature;

@@ -239,7 +239,8 @@ mod tests {
         assert_eq!(authentication(None), v1::Authentication { kind: "socket".to_owned(), ..Default::default() });
         let by = |proof: Authentication| {
             let principal = principal("alice", 7, &[]);
-            let peer = NetworkPeer { principal, scopes: Scopes::all(), tenants: [].into(), authentication: proof, expires_at: Timestamp(5) };
+            let (scopes, tenants, expires_at) = (Scopes::all(), [].into(), Timestamp(5));
+            let peer = NetworkPeer { principal, scopes, tenants, authentication: proof, expires_at };
             authentication(Some(&peer))
         };
         let token = by(Authentication::Token { id: TokenId(0xab), name: "ci".to_owned() });

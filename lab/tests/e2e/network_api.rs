@@ -36,6 +36,17 @@ static LIMITED: Group = Group {
         "api: {limits: {requests_per_second: 1, burst: 8, submissions_per_minute: 2}}\n".clone_into(&mut o.agent_lines);
     },
 };
+/// With a limit of tenants that a test reaches.
+static LIMITED_TENANTS: Group = Group {
+    theme: "network_api",
+    name: "network_api_tenants",
+    nodes: 1,
+    quorum: 1,
+    tweak: |o| {
+        o.network_api = true;
+        "api: {limits: {tenant_requests_per_second: 1, tenant_burst: 4}}\n".clone_into(&mut o.agent_lines);
+    },
+};
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -51,6 +62,7 @@ pub fn trials() -> Vec<Trial> {
         SERVED.test("changed_certificates_are_used_and_clients_may_have_to_present_one", &[Need::Curl], certificates),
         SERVED.test("a_service_account_calls_by_its_certificate_until_that_is_revoked", &[Need::Curl], service_accounts),
         LIMITED.test("requests_submissions_and_wrong_tokens_have_rates", &[Need::Curl], rates),
+        LIMITED_TENANTS.test("the_accounts_of_a_tenant_share_a_rate_of_requests", &[Need::Curl], tenant_rates),
     ]
 }
 
@@ -404,6 +416,27 @@ fn service_accounts(w: &World) {
     w.wait("the revocation", || presenting(&[]).is_ok_and(|answer| answer.status == 401));
     assert!(presenting(&[]).unwrap().body.contains("account-daemon is revoked"));
     assert!(lattice(&["whoami"]).err().contains("account-daemon is revoked"));
+}
+
+fn tenant_rates(w: &World) {
+    w.ok(&["admin", "tenant", "create", "physics"]);
+    for account in ["daemon", "nobody"] {
+        w.ok(&["admin", "tenant", "member", "add", "physics", &format!("user:{account}")]);
+    }
+    let [one, other] = ["daemon", "nobody"].map(|account| bearer(&token(w, account, "read")));
+    let whoami = |header: &str| curl(w, "/api/v1/whoami", &["-H", header]);
+    let limited = |answer: &Answer| {
+        let is_limited = answer.status == 429 && answer.body.contains("the accounts of tenant \\\"physics\\\" send too many requests");
+        is_limited && answer.header("retry-after").is_some_and(|seconds| seconds.parse::<u64>().is_ok())
+    };
+    // One account uses what its tenant has, and the other one waits.
+    w.wait("the limit of the tenant", || limited(&whoami(&one)));
+    w.wait("the other account's limit", || {
+        let _used = [whoami(&one), whoami(&one)];
+        limited(&whoami(&other))
+    });
+    w.wait("the limit to end", || whoami(&other).status == 200);
+    w.ok(&["admin", "tenant", "delete", "physics"]);
 }
 
 fn rates(w: &World) {

@@ -73,7 +73,8 @@ fn with_program(options: &mut lattice_lab::up::Options) {
     fs::set_permissions(program(), fs::Permissions::from_mode(0o755)).unwrap();
     options.network_api = true;
     options.agent_lines = format!(
-        "api:\n  oidc:\n    issuer: {:?}\n    client_id: lattice\n    audience: [long]\n    ca: \"{{dir}}/ca/ca.crt\"\n    account_hook: {:?}\n",
+        "api:\n  oidc:\n    issuer: {:?}\n    client_id: lattice\n    audience: [long]\n    ca: \"{{dir}}/ca/ca.crt\"\n    \
+         account_hook: {:?}\n",
         issuer(),
         program()
     );

@@ -63,6 +63,11 @@ pub struct ApiLimits {
     pub requests_per_second: u32,
     /// Requests of one account at once; 1 to 1,000,000.
     pub burst: u32,
+    /// Requests a second of all accounts of one tenant together, on average; 0: no limit; at most 100,000. An account
+    /// counts to its default tenant, and to each with members of which it is one.
+    pub tenant_requests_per_second: u32,
+    /// Requests of all accounts of one tenant at once, if there is that limit; 1 to 1,000,000.
+    pub tenant_burst: u32,
     /// Submissions of one account a minute, and at once; 1 to 1,000,000.
     pub submissions_per_minute: u32,
     /// Connections of one address (IPv6: of one /64 network); 1 to `connections`.
@@ -96,6 +101,8 @@ impl Default for ApiLimits {
         Self {
             requests_per_second: 50,
             burst: 200,
+            tenant_requests_per_second: 0,
+            tenant_burst: 2000,
             submissions_per_minute: 600,
             connections_per_address: 64,
             connections: 4096,
@@ -165,6 +172,8 @@ impl ApiLimits {
     fn validate(&self) -> Result<(), SettingError> {
         within("api.limits.requests_per_second", self.requests_per_second.into(), 1, 100_000)?;
         within("api.limits.burst", self.burst.into(), 1, 1_000_000)?;
+        within("api.limits.tenant_requests_per_second", self.tenant_requests_per_second.into(), 0, 100_000)?;
+        within("api.limits.tenant_burst", self.tenant_burst.into(), 1, 1_000_000)?;
         within("api.limits.submissions_per_minute", self.submissions_per_minute.into(), 1, 1_000_000)?;
         within("api.limits.connections", self.connections.into(), 1, 100_000)?;
         within("api.limits.connections_per_address", self.connections_per_address.into(), 1, self.connections.into())?;
