@@ -57,7 +57,7 @@ pub use service::{EndpointJson, ServiceJson};
 pub use session::SessionJson;
 pub use state::{end_reason, ends_by_ms, has_nodes};
 pub use task::{LaneJson, TaskCountsJson, TaskJson, TaskRangeJson, TasksJson, index_run, lanes_of_task, task_end_reason};
-pub use tenant::{TenantJson, TenantMemberJson};
+pub use tenant::{ProjectJson, TenantJson, TenantMemberJson};
 pub use token::AccessTokenJson;
 pub use usage::{BudgetMarkJson, UsageJson, UsageOf};
 pub use values::{disclosed, filled, queue, time};

@@ -33,22 +33,27 @@ pub const METADATA: &str = "lattice-operator-bin";
 /// `AdminService/ListTokens`, `AdminService/QueryAudit`, `AdminService/RevokeToken` and
 /// `AllocationService/Update`. A client with a credential signs its calls of all these methods. An
 /// account with a role that suffices calls them without a signature.
-pub const METHODS: [&str; 46] = [
+pub const METHODS: [&str; 51] = [
     "AccountingService/Export",
     "AccountingService/History",
     "AccountingService/MoveStore",
+    "AdminService/AddProjectMember",
     "AdminService/AddTenantMember",
     "AdminService/ChangeMembers",
+    "AdminService/CreateProject",
     "AdminService/CreateTenant",
+    "AdminService/DeleteProject",
     "AdminService/DeleteTenant",
     "AdminService/ExportAudit",
     "AdminService/GrantRole",
     "AdminService/IssueToken",
+    "AdminService/ListProjects",
     "AdminService/ListRoles",
     "AdminService/ListTenantMembers",
     "AdminService/ListTokens",
     "AdminService/ListTracedWork",
     "AdminService/QueryAudit",
+    "AdminService/RemoveProjectMember",
     "AdminService/RemoveTenantMember",
     "AdminService/RevokeCertificates",
     "AdminService/RevokeRole",
@@ -261,6 +266,7 @@ mod tests {
     fn calls_are_signed_where_users_may_not_call_or_reach_only_their_own() {
         let further = [
             "AccountingService/History",
+            "AdminService/ListProjects",
             "AdminService/ListRoles",
             "AdminService/ListTokens",
             "AdminService/QueryAudit",

@@ -28,6 +28,7 @@ mod network;
 mod node;
 pub mod nodes;
 mod preempt;
+mod project;
 mod quorum;
 mod reservation;
 mod retry;
@@ -113,6 +114,7 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         }
         Command::Admin(Later(Admin { command: AdminCommand::Role(args) })) => role::run(session, args.command).await.map(success),
         Command::Admin(Later(Admin { command: AdminCommand::Token(args) })) => token::run(session, args.command).await.map(success),
+        Command::Admin(Later(Admin { command: AdminCommand::Project(args) })) => project::run(session, args.command).await.map(success),
         Command::Admin(Later(Admin { command: AdminCommand::Tenant(args) })) => tenant::run(session, args.command).await.map(success),
         Command::Admin(Later(Admin { command: AdminCommand::VCluster(args) })) => {
             vcluster::administer(session, args.command).await.map(success)

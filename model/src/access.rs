@@ -11,10 +11,12 @@
 //! it names. The ledger asks it for commands of users on an allocation, a DAG or a lease that exists.
 //! Commands of the members themselves are about no person, and work is submitted by its owner.
 
+mod projects;
 mod reach;
 mod scope;
 mod table;
 
+pub use projects::{Project, ProjectChange, ProjectStep};
 pub use reach::{Reach, Relation};
 pub use scope::{Scope, Scopes, ScopesError};
 pub use table::{Rule, methods, rule};
@@ -319,7 +321,7 @@ pub struct Standing {
     /// Of these, the tenants of which it is no member: only its role opens them.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub by_role: BTreeSet<String>,
-    /// The tenants that are closed, of which it is neither.
+    /// Of the tenants that were asked about, those that are closed and of which it is neither.
     pub closed_to_it: BTreeSet<String>,
     /// The tenant of its work that names none.
     pub default_tenant: Option<String>,
@@ -363,6 +365,9 @@ pub enum MemberStep {
         subject: SubjectName,
     },
 }
+
+/// Largest number of tenants of which one login makes its user a member.
+pub const LOGIN_TENANTS_MAX: usize = 256;
 
 /// A member of a tenant.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -203,6 +203,14 @@ actions! {
     AccountingMoved,
     /// Ended work was dropped before the store had it: too much waited.
     EndedWorkDropped,
+    /// A project of a tenant was registered.
+    ProjectCreated,
+    /// It is not registered any more.
+    ProjectDeleted,
+    /// An account became a member of a project.
+    ProjectMemberAdded,
+    /// It is no member any more.
+    ProjectMemberRemoved,
     /// An event of an allocation of which its user wants mail. `detail` is JSON.
     MailDue,
     /// A reservation of nodes was created or changed.
@@ -232,6 +240,29 @@ impl AuditAction {
     ];
 }
 
+impl AuditRecord {
+    /// The account of the token that was issued or revoked; `None`: the record is about no token. The detail names it
+    /// behind the token's id and quoted name: `7f… "ci" of user:alice (uid 7), …`.
+    pub fn token_account(&self) -> Option<&str> {
+        match self.action {
+            AuditAction::TokenIssued | AuditAction::TokenRevoked => account_behind_quotes(&self.detail),
+            _ => None,
+        }
+    }
+}
+
+fn account_behind_quotes(detail: &str) -> Option<&str> {
+    let (_, quoted) = detail.split_once('"')?;
+    let mut is_escaped = false;
+    let (end, _) = quoted.char_indices().find(|(_, c)| {
+        let is_end = *c == '"' && !is_escaped;
+        is_escaped = *c == '\\' && !is_escaped;
+        is_end
+    })?;
+    let (account, _) = quoted.get(end + 1..)?.strip_prefix(" of user:")?.split_once(" (uid ")?;
+    Some(account)
+}
+
 impl fmt::Display for AuditAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
@@ -257,8 +288,8 @@ impl FromStr for AuditAction {
 /// Selects records. A record must match every field that is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditFilter {
-    /// Records whose actor is this name (a user, `node:<id>` or `member:<id>`), or whose allocation
-    /// belongs to this user.
+    /// Records whose actor is this name (a user, `node:<id>` or `member:<id>`), or whose allocation or
+    /// token belongs to this user.
     pub user: Option<String>,
     /// Allocations whose id begins with this.
     pub allocation: Option<AllocationPrefix>,
@@ -277,7 +308,9 @@ impl AuditFilter {
     pub fn matches(&self, record: &AuditRecord) -> bool {
         // The actor of an operator's record includes the machine: `anna@n1`.
         let person = record.actor.split_once('@').map(|(person, _)| person);
-        let of_user = |user: &String| record.actor == *user || person == Some(user) || record.owner.as_ref() == Some(user);
+        let of_user = |user: &String| {
+            record.actor == *user || person == Some(user) || record.owner.as_ref() == Some(user) || record.token_account() == Some(user)
+        };
         self.user.as_ref().is_none_or(of_user)
             && self.allocation.as_ref().is_none_or(|p| record.allocation.is_some_and(|id| p.fits(id)))
             && self.node.as_ref().is_none_or(|n| record.node.as_ref() == Some(n))
@@ -368,6 +401,17 @@ mod tests {
             detail: String::new(),
             previous: String::new(),
             hash: String::new(),
+        }
+    }
+
+    #[test]
+    fn the_account_of_a_token_is_read_behind_its_name_whatever_the_name_is() {
+        for name in ["ci", "a \" of user:eve (uid 1)", "\\", "\\\" of user:eve (uid 1)"] {
+            let detail = format!("00000000000000ab {name:?} of user:alice (uid 7), scopes read, until 1970");
+            assert_eq!(account_behind_quotes(&detail), Some("alice"), "{detail}");
+        }
+        for other in ["", "x", "\"x", "00ab \"ci\" of group:phys (gid 7)"] {
+            assert_eq!(account_behind_quotes(other), None, "{other}");
         }
     }
 

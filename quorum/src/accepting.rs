@@ -74,7 +74,7 @@ impl Port {
     fn is_for(self, peer: &Connected) -> bool {
         match (self, peer.role()) {
             (Self::Agents, Some(Role::Quorum | Role::Api | Role::Node)) | (Self::Members, Some(Role::Quorum)) => true,
-            (Self::Members, Some(Role::Api | Role::Node)) | (_, Some(Role::Operator) | None) => false,
+            (Self::Members, Some(Role::Api | Role::Node)) | (_, Some(Role::Operator | Role::Service) | None) => false,
         }
     }
 }

@@ -242,7 +242,8 @@ impl Core {
         }
         // A submission above its owner's rate limit must not be written to the log.
         if self.leads()
-            && let [Action::Submit { id, owner, .. }] = &actions[..]
+            && let [action] = &actions[..]
+            && let Action::Submit { id, owner, .. } = action.submission()
         {
             // `time` locks the ledger too, so it is called before that lock is taken.
             let now = self.timekeeper.time();
@@ -252,7 +253,8 @@ impl Core {
             }
         }
         if self.leads()
-            && let [Action::SubmitDag { id, owner, .. }] = &actions[..]
+            && let [action] = &actions[..]
+            && let Action::SubmitDag { id, owner, .. } = action.submission()
         {
             let now = self.timekeeper.time();
             let ledger = self.agreed.ledger();

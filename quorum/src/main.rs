@@ -149,6 +149,21 @@ enum Ca {
         #[arg(long, value_name = "DURATION", default_value = "90d", value_parser = lifetime)]
         lifetime: Duration,
     },
+    /// Issue the certificate of a service account: one file with which a program calls the API on the network.
+    Service {
+        /// The directory of the authority.
+        #[arg(long)]
+        dir: PathBuf,
+        /// The account as which the program acts; not root.
+        #[arg(long)]
+        account: String,
+        /// The file to write.
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+        /// How long it is valid; a bare number is seconds.
+        #[arg(long, value_name = "DURATION", default_value = "90d", value_parser = lifetime)]
+        lifetime: Duration,
+    },
     /// Replace a certificate and its key by new ones with the same name, role and hosts. Running programs use them
     /// without a restart.
     Renew {
@@ -218,6 +233,11 @@ fn authority(command: Ca) -> Result<()> {
         Ca::Init { dir } => ca::init(&dir)?,
         Ca::Operator { dir, name, out, lifetime } => {
             ca::issue_operator(&dir, &name, &out, lifetime)?;
+            println!("{}", out.display());
+            return Ok(());
+        }
+        Ca::Service { dir, account, out, lifetime } => {
+            ca::issue_service(&dir, &account, &out, lifetime)?;
             println!("{}", out.display());
             return Ok(());
         }

@@ -83,8 +83,8 @@ impl Row {
             Role::Quorum => self.quorum,
             Role::Api => self.api,
             Role::Node => self.node,
-            // An operator's certificate cannot open connections.
-            Role::Operator => Grant::No,
+            // Their certificates open no connection to a member.
+            Role::Operator | Role::Service => Grant::No,
         }
     }
 
@@ -199,6 +199,7 @@ table! {
         StandingOf: No Yes No User;
         ListRoles: No Yes No Itself;
         ListTenantMembers: No Yes No Itself;
+        ListProjects: No Yes No Itself;
         TokenRecord: No Yes No Itself;
         ListTokens: No Yes No Itself;
         EndedWork: No Yes No Itself;
@@ -473,7 +474,7 @@ fn requester(request: &mut Request) -> Option<Requester<'_>> {
         Request::Submit { owner: by, .. }
         | Request::CheckSubmission { owner: by, .. }
         | Request::CheckDag { owner: by, .. }
-        | Request::StandingOf { by }
+        | Request::StandingOf { by, .. }
         | Request::RecordAccess(Access { by, .. }) => Some(Requester::Owner(Some(by))),
         Request::AcquireLease { user, .. } | Request::RenewLease { user, .. } | Request::QueryAudit { by: user, .. } => {
             Some(Requester::Owner(user.as_mut()))
@@ -513,6 +514,7 @@ fn requester(request: &mut Request) -> Option<Requester<'_>> {
         | Request::ListDags { .. }
         | Request::ListRoles
         | Request::ListTenantMembers { .. }
+        | Request::ListProjects { .. }
         | Request::TokenRecord { .. }
         | Request::ListTokens { .. }
         | Request::EndedWork { .. } => None,
@@ -598,7 +600,7 @@ mod tests {
     fn an_api_agent_alone_vouches_for_an_account_and_for_methods_of_the_table() {
         let author = Author::of_account(&api(), account(), "NodeService/SetHold").unwrap();
         assert_eq!((author.name.as_str(), author.method.as_str(), author.account), ("alice", "NodeService/SetHold", Some(account())));
-        for role in [Role::Quorum, Role::Node, Role::Operator] {
+        for role in [Role::Quorum, Role::Node, Role::Operator, Role::Service] {
             let refused = Author::of_account(&Caller { role, ..api() }, account(), "NodeService/SetHold");
             let why = format!("n1 vouches for an account with a certificate of role {role}; api is needed");
             assert_eq!(refused, Err(Refusal::NotOperator { why }));

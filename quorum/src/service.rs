@@ -35,6 +35,7 @@ use lattice_pki::refused::Cause;
 use lattice_quorum_client::wire::{Answer, MESSAGE_BYTES_MAX, MayMove, Proof, Refusal, Request, WatchRequest};
 use lattice_quorum_client::{LEADER_HEADER, MAY_MOVE_HEADER};
 use packets::Packets;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -161,7 +162,12 @@ impl Service {
     /// change of members that has begun continues.
     async fn check_roles(&self, author: &Author, scope: Scope<'_>) -> Result<(), Refusal> {
         let Some(account) = &author.account else { return Ok(()) };
-        match ask_leader(Arc::clone(&self.core), Request::StandingOf { by: account.clone() }).await? {
+        match ask_leader(
+            Arc::clone(&self.core),
+            Request::StandingOf { by: account.clone(), login_tenants: BTreeSet::new(), about: BTreeSet::new() },
+        )
+        .await?
+        {
             Answer::Standing(standing) => permission::check_roles(author, &standing.roles, scope),
             _ => Err(Refusal::Unavailable { why: "the leader answered something else".to_owned() }),
         }

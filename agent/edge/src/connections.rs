@@ -1,6 +1,7 @@
 //! Connections: each has its place, must finish its handshake and send a request soon, and must take its answers.
 
 use super::activity::{Activity, Useless};
+use super::client_certificate::ServiceCertificate;
 use super::counts::{Counts, Limited, OpenConnection};
 use super::gate::Gate;
 use super::guarded_stream::GuardedStream;
@@ -103,6 +104,14 @@ fn http() -> auto::Builder<TokioExecutor> {
     http
 }
 
+/// Returns when the certificate is revoked; without one never.
+async fn revoked(certificate: Option<&ServiceCertificate>) {
+    match certificate {
+        Some(certificate) => certificate.until_revoked().await,
+        None => std::future::pending().await,
+    }
+}
+
 async fn connection(shared: Arc<Connections>, stream: TcpStream, from: IpAddr, held: (Place, OpenConnection)) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%from, %error, "small answers of this connection may wait");
@@ -115,10 +124,11 @@ async fn connection(shared: Arc<Connections>, stream: TcpStream, from: IpAddr, h
         Some(Err(_)) | None => return,
     };
     let activity = Activity::new(Instant::now());
-    let (of_requests, requests) = (Arc::clone(&shared), activity.clone());
+    let certificate = shared.tls.service_certificate(stream.get_ref().1.peer_certificates()).map(Arc::new);
+    let (of_requests, requests, presented) = (Arc::clone(&shared), activity.clone(), certificate.clone());
     let service = service_fn(move |request: Request<Incoming>| {
-        let (shared, open) = (Arc::clone(&of_requests), requests.begin());
-        Box::pin(async move { Ok::<_, Infallible>(shared.gate.answer(request, from, open).await) })
+        let (shared, open, presented) = (Arc::clone(&of_requests), requests.begin(), presented.clone());
+        Box::pin(async move { Ok::<_, Infallible>(shared.gate.answer(request, (from, presented.as_deref()), open).await) })
     });
     let mut serving = pin!(shared.http.serve_connection_with_upgrades(TokioIo::new(stream), service));
     let useless = tokio::select! {
@@ -128,6 +138,8 @@ async fn connection(shared: Arc<Connections>, stream: TcpStream, from: IpAddr, h
             }
             return;
         }
+        // What it presented opens nothing any more, and its streams end.
+        () = revoked(certificate.as_deref()) => return,
         useless = activity.until_useless() => Some(useless),
         () = shared.stop.cancelled() => None,
     };

@@ -29,10 +29,12 @@ pub(super) enum Limited {
     Requests,
     /// A submission of an account.
     Submissions,
+    /// A request of an account of a tenant whose accounts together send too many.
+    Tenants,
 }
 
 impl Limited {
-    const ALL: [Self; 4] = [Self::Connections, Self::Failures, Self::Requests, Self::Submissions];
+    const ALL: [Self; 5] = [Self::Connections, Self::Failures, Self::Requests, Self::Submissions, Self::Tenants];
 
     fn name(self) -> &'static str {
         match self {
@@ -40,6 +42,7 @@ impl Limited {
             Self::Failures => "failures",
             Self::Requests => "requests",
             Self::Submissions => "submissions",
+            Self::Tenants => "tenants",
         }
     }
 }
@@ -110,6 +113,7 @@ mod tests {
                 r#"lattice_api_rate_limited_total ["failures"] Number(0.0)"#,
                 r#"lattice_api_rate_limited_total ["requests"] Number(0.0)"#,
                 r#"lattice_api_rate_limited_total ["submissions"] Number(1.0)"#,
+                r#"lattice_api_rate_limited_total ["tenants"] Number(0.0)"#,
             ]
         );
     }

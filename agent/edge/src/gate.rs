@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   origin ─▶ shape ─┬▶ public page
-//!                    └▶ token ─▶ identity ─▶ account of this machine ─▶ rates ─▶ Peer in the extensions ─┬▶ gRPC
+//!                    └▶ token or certificate ─▶ identity ─▶ account of this machine ─▶ rates ─▶ Peer in the extensions ─┬▶ gRPC
 //!                       └ too many wrong ones of this address, and not known: refused first              └▶ REST
 //! ```
 
@@ -11,6 +11,7 @@ use super::activity::OpenRequest;
 use super::answer_body::AnswerBody;
 use super::answers::{Form, Refusal};
 use super::bearer;
+use super::client_certificate::{self, ServiceCertificate};
 use super::counts::Counts;
 use super::known_tokens::KnownTokens;
 use super::origins::{Origin, Origins};
@@ -24,10 +25,11 @@ use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, HeaderValue, X_CONTENT_T
 use axum::http::{HeaderMap, Method, Request, Response, Version};
 use hyper::body::{Body as HttpBody, Bytes};
 use lattice_agent_common::clock;
+use lattice_agent_common::config::api::ClientCertificates;
 use lattice_agent_common::session_state::SessionState;
 use lattice_identity::{Identified, IdentifiedBy, Identities, Refused};
 use lattice_model::Principal;
-use lattice_model::access::rule;
+use lattice_model::access::{Scopes, rule};
 use lattice_rest::BODY_BYTES_MAX;
 use lattice_service::{Authentication, NetworkPeer, Peer, account_named};
 use std::net::IpAddr;
@@ -50,6 +52,7 @@ pub(super) struct Gate {
     pub session: watch::Receiver<SessionState>,
     /// The cluster's name.
     pub cluster: String,
+    pub client_certificates: ClientCertificates,
     pub origins: Origins,
     pub rates: Rates,
     pub known_tokens: KnownTokens,
@@ -60,8 +63,13 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// Answers a request from this address.
-    pub(super) async fn answer<B>(&self, request: Request<B>, from: IpAddr, open: OpenRequest) -> Response<AnswerBody>
+    /// Answers a request from this address, of a client that presented this certificate.
+    pub(super) async fn answer<B>(
+        &self,
+        request: Request<B>,
+        (from, certificate): (IpAddr, Option<&ServiceCertificate>),
+        open: OpenRequest,
+    ) -> Response<AnswerBody>
     where
         B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
@@ -72,7 +80,8 @@ impl Gate {
         let mut answer = match &origin {
             Ok(origin) => {
                 let request = request.map(|body| UnreadBody::new(body, self.tasks.clone()));
-                let responded = self.respond(request, form, origin.as_ref(), &mut entry, Source::of(from)).await;
+                let from = (Source::of(from), certificate);
+                let responded = self.respond(request, form, origin.as_ref(), &mut entry, from).await;
                 responded.unwrap_or_else(|refusal| refusal.answer(form))
             }
             Err(refusal) => refusal.answer(form),
@@ -94,7 +103,7 @@ impl Gate {
         form: Form,
         origin: Option<&Origin>,
         entry: &mut Entry,
-        from: Source,
+        (from, certificate): (Source, Option<&ServiceCertificate>),
     ) -> Result<Response<Body>, Refusal>
     where
         B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
@@ -113,10 +122,14 @@ impl Gate {
                 PublicPage::OpenApi => self.rest(request).await,
             });
         }
-        let peer = self.caller(request.headers(), from).await?;
+        let peer = self.caller(request.headers(), from, certificate).await?;
         entry.identified(&peer.principal.name, token_name(&peer.authentication));
         let is_submission = is_submission(request.method().as_str(), request.uri().path());
         self.rates.request(&peer.principal, is_submission, now)?;
+        if self.rates.limits_tenants() {
+            let known = self.identities.tenants_of(&peer.principal).await;
+            self.rates.request_of_tenants(known.union(&peer.tenants), now)?;
+        }
         // Nothing behind the gate needs the secret.
         request.headers_mut().remove(AUTHORIZATION);
         request.extensions_mut().insert(Peer::Network(Arc::new(peer)));
@@ -126,8 +139,35 @@ impl Gate {
         })
     }
 
-    /// Who calls.
-    async fn caller(&self, headers: &HeaderMap, from: Source) -> Result<NetworkPeer, Refusal> {
+    /// Who calls: by a certificate, by a token, or by both, which then are of one account. The token's scopes count.
+    async fn caller(&self, headers: &HeaderMap, from: Source, certificate: Option<&ServiceCertificate>) -> Result<NetworkPeer, Refusal> {
+        match certificate {
+            Some(certificate) => {
+                let checked = certificate.check(clock::now());
+                checked.inspect_err(|_| self.counts.authenticated("certificate", "revoked"))?;
+                if !headers.contains_key(AUTHORIZATION) {
+                    return self.service(certificate).await;
+                }
+                let peer = self.by_token(headers, from).await?;
+                certificate.check_token_of(&peer.principal.name)?;
+                Ok(peer)
+            }
+            None if self.client_certificates == ClientCertificates::Required => Err(client_certificate::none_presented()),
+            None => self.by_token(headers, from).await,
+        }
+    }
+
+    /// The service account of a certificate, as this machine knows it.
+    async fn service(&self, certificate: &ServiceCertificate) -> Result<NetworkPeer, Refusal> {
+        let found = account_named(&certificate.account).await.map_err(|status| Refusal::of_account(&status));
+        let principal = found.inspect_err(|_| self.counts.authenticated("certificate", "no_account"))?;
+        self.counts.authenticated("certificate", "ok");
+        let authentication = Authentication::Certificate { name: certificate.name().to_owned() };
+        let expires_at = certificate.expires_at;
+        Ok(NetworkPeer { principal, scopes: Scopes::work(), tenants: [].into(), authentication, expires_at })
+    }
+
+    async fn by_token(&self, headers: &HeaderMap, from: Source) -> Result<NetworkPeer, Refusal> {
         let (given, now) = (bearer::token(headers), Instant::now());
         let is_known = || given.as_ref().is_ok_and(|token| self.known_tokens.contains(token, now));
         let check = self.rates.begin_check(from, now, is_known)?;
@@ -158,12 +198,12 @@ impl Gate {
         })?;
         let principal = account_of(&identified).await.inspect_err(|_| self.counts.authenticated(kind, "no_account"))?;
         self.counts.authenticated(kind, "ok");
-        let Identified { scopes, kind, expires_at, .. } = identified;
+        let Identified { scopes, tenants, kind, expires_at, .. } = identified;
         let authentication = match kind {
             IdentifiedBy::Oidc { issuer, subject } => Authentication::Oidc { issuer, subject },
             IdentifiedBy::Token { id, name } => Authentication::Token { id, name },
         };
-        Ok(NetworkPeer { principal, scopes, authentication, expires_at })
+        Ok(NetworkPeer { principal, scopes, tenants, authentication, expires_at })
     }
 
     async fn grpc<B>(&self, request: Request<B>) -> Response<Body>
@@ -232,18 +272,19 @@ fn check_uid(issued_for: Option<u32>, account: &Principal) -> Result<(), Refusal
     }
 }
 
-/// What names a token in the access log.
+/// What names a token or certificate in the access log.
 fn token_name(authentication: &Authentication) -> String {
     match authentication {
         Authentication::Oidc { issuer, .. } => issuer.clone(),
         Authentication::Token { id, .. } => id.to_string(),
+        Authentication::Certificate { name } => name.clone(),
     }
 }
 
 fn refusal_of(refused: &Refused) -> Refusal {
     match refused {
         Refused::Unavailable(_) => Refusal::unavailable(refused.to_string()),
-        Refused::NoAccount => Refusal::denied(refused.to_string()),
+        Refused::NoAccount | Refused::ByHook(_) => Refusal::denied(refused.to_string()),
         _ => Refusal::invalid_token(refused.to_string()),
     }
 }
@@ -259,7 +300,7 @@ fn result_of(refused: &Refused) -> &'static str {
         Refused::Algorithm => "algorithm",
         Refused::UnknownKey => "unknown_key",
         Refused::BadSignature => "signature",
-        Refused::NoAccount => "no_account",
+        Refused::NoAccount | Refused::ByHook(_) => "no_account",
         Refused::Revoked => "revoked",
         Refused::Unavailable(_) => "unavailable",
     }

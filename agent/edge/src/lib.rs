@@ -22,6 +22,7 @@ mod activity;
 mod answer_body;
 mod answers;
 mod bearer;
+mod client_certificate;
 mod connections;
 mod counts;
 mod gate;

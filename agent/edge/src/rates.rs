@@ -19,6 +19,8 @@ pub(super) struct Rates {
     counts: Counts,
     accounts: Mutex<TokenBuckets<u32>>,
     submissions: Mutex<TokenBuckets<u32>>,
+    /// `None`: tenants have no limit.
+    tenants: Option<Mutex<TokenBuckets<String>>>,
     public: Mutex<TokenBuckets<Source>>,
     failures: Mutex<TokenBuckets<Source>>,
 }
@@ -26,10 +28,13 @@ pub(super) struct Rates {
 impl Rates {
     pub(super) fn new(limits: &ApiLimits, counts: Counts) -> Self {
         let requests = Rate::per_second(limits.requests_per_second, limits.burst);
+        let of_tenants = Rate::per_second(limits.tenant_requests_per_second, limits.tenant_burst);
+        let has_tenants = limits.tenant_requests_per_second > 0;
         Self {
             counts,
             accounts: Mutex::new(TokenBuckets::new(requests, KEYS_MAX)),
             submissions: Mutex::new(TokenBuckets::new(Rate::per_minute(limits.submissions_per_minute), KEYS_MAX)),
+            tenants: has_tenants.then(|| Mutex::new(TokenBuckets::new(of_tenants, KEYS_MAX))),
             public: Mutex::new(TokenBuckets::new(requests, KEYS_MAX)),
             failures: Mutex::new(TokenBuckets::new(FAILURE_RATE, KEYS_MAX)),
         }
@@ -61,6 +66,28 @@ impl Rates {
         let taken = self.submissions.lock().take(&account.uid, now);
         let hint = "submit many tasks as one task group (`lattice submit --task-group`)";
         taken.map_err(|wait| self.refuse(Limited::Submissions, &format!("{} submits too often", account.name), wait, hint))
+    }
+
+    /// Whether the requests of tenants have a limit.
+    pub(super) fn limits_tenants(&self) -> bool {
+        self.tenants.is_some()
+    }
+
+    /// A request of an account of these tenants. If one of them has sent too many, it counts to none.
+    pub(super) fn request_of_tenants<'a>(&self, tenants: impl Iterator<Item = &'a String> + Clone, now: Instant) -> Result<(), Refusal> {
+        let Some(buckets) = &self.tenants else { return Ok(()) };
+        let mut buckets = buckets.lock();
+        for tenant in tenants.clone() {
+            if let Err(wait) = buckets.check(tenant, now) {
+                let text = format!("the accounts of tenant {tenant:?} send too many requests");
+                return Err(self.refuse(Limited::Tenants, &text, wait, ""));
+            }
+        }
+        // Each has a token, as was just checked.
+        for tenant in tenants {
+            let _ = buckets.take(tenant, now);
+        }
+        Ok(())
     }
 
     fn refuse(&self, what: Limited, text: &str, wait: Duration, hint: &str) -> Refusal {
@@ -126,6 +153,22 @@ mod tests {
         assert_eq!(refused.answer(Form::Rest).status(), 429);
         assert!(rates.request(&account(8), true, now).is_ok());
         assert!(rates.request(&account(7), false, now + Duration::from_secs(1)).is_ok());
+    }
+
+    #[test]
+    fn the_accounts_of_a_tenant_share_its_rate() {
+        let rates = rates(ApiLimits { tenant_requests_per_second: 1, tenant_burst: 2, ..ApiLimits::default() });
+        let now = Instant::now();
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<String>>();
+        let of = |tenants: &[&str], now| rates.request_of_tenants(names(tenants).iter(), now);
+        assert!(rates.limits_tenants());
+        assert!(of(&["physics"], now).is_ok() && of(&["biology", "physics"], now).is_ok());
+        let refused = of(&["biology", "physics"], now).unwrap_err();
+        assert_eq!(refused.answer(Form::Rest).status(), 429);
+        assert!(of(&["biology"], now).is_ok(), "what was refused did not count");
+        assert!(of(&["biology"], now).is_err() && of(&[], now).is_ok());
+        assert!(of(&["physics"], now + Duration::from_secs(1)).is_ok());
+        assert!(!self::rates(ApiLimits::default()).limits_tenants());
     }
 
     #[test]

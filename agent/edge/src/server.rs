@@ -100,6 +100,7 @@ impl Bound {
             identities,
             session,
             cluster,
+            client_certificates: settings.client_certificates,
             origins: Origins::new(&settings.origins),
             rates: Rates::new(limits, counts.clone()),
             known_tokens: KnownTokens::default(),

@@ -6,7 +6,8 @@
 //!                                                └ unusable: a problem of the node, and the present one stays
 //! ```
 
-use lattice_agent_common::config::api::ApiSettings;
+use super::client_certificate::ServiceCertificate;
+use lattice_agent_common::config::api::{ApiSettings, ClientCertificates};
 use lattice_agent_common::node_problems::NodeProblems;
 use lattice_model::with_causes;
 use lattice_pki::credentials::{Credentials, Validity, rough};
@@ -14,6 +15,7 @@ use lattice_pki::tls::TlsError;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -48,11 +50,9 @@ pub fn certificate(settings: &ApiSettings, credentials: &Credentials) -> Result<
     let valid = Validity::of(leaf)?;
     let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|e| bad("key of api.tls_key", e.to_string()))?;
     let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
-    let builder = if settings.client_ca.as_os_str().is_empty() {
-        builder.with_no_client_auth()
-    } else {
-        let roots = Arc::new(authorities(&settings.client_ca)?);
-        builder.with_client_cert_verifier(WebPkiClientVerifier::builder_with_provider(roots, provider()).build()?)
+    let builder = match client_verifier(settings, credentials)? {
+        Some(verifier) => builder.with_client_cert_verifier(verifier),
+        None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_single_cert(chain, key)?;
     config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).into();
@@ -60,6 +60,21 @@ pub fn certificate(settings: &ApiSettings, credentials: &Credentials) -> Result<
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(Certificate { valid, config: Arc::new(config) })
+}
+
+/// Who checks the certificates of clients; `None`: they present none.
+fn client_verifier(settings: &ApiSettings, credentials: &Credentials) -> Result<Option<Arc<dyn ClientCertVerifier>>, TlsError> {
+    let of = |roots: RootCertStore| WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
+    if !settings.client_ca.as_os_str().is_empty() {
+        let roots = authorities(&read(&settings.client_ca)?, "authority of api.client_ca")?;
+        return Ok(Some(of(roots).build()?));
+    }
+    let own = || authorities(&credentials.material().borrow().pem.ca, "authority of the cluster");
+    Ok(match settings.client_certificates {
+        ClientCertificates::Off => None,
+        ClientCertificates::Allowed => Some(of(own()?).allow_unauthenticated().build()?),
+        ClientCertificates::Required => Some(of(own()?).build()?),
+    })
 }
 
 /// Certificate and key as PEM texts.
@@ -80,10 +95,10 @@ fn read(path: &Path) -> Result<String, TlsError> {
     std::fs::read_to_string(path).map_err(|source| TlsError::Read { path: path.to_owned(), source })
 }
 
-fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
-    let bad = |why: String| TlsError::Pem { what: "authority of api.client_ca", why };
+fn authorities(pem: &str, what: &'static str) -> Result<RootCertStore, TlsError> {
+    let bad = |why: String| TlsError::Pem { what, why };
     let mut roots = RootCertStore::empty();
-    for root in CertificateDer::pem_slice_iter(read(path)?.as_bytes()) {
+    for root in CertificateDer::pem_slice_iter(pem.as_bytes()) {
         roots.add(root.map_err(|e| bad(e.to_string()))?)?;
     }
     if roots.is_empty() { Err(bad("the file holds none".to_owned())) } else { Ok(roots) }
@@ -111,6 +126,16 @@ impl Tls {
     /// The configuration for accepting a connection now.
     pub(super) fn server(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.present.borrow().config)
+    }
+
+    /// The service account whose certificate a client has presented; `None`: it has presented none, or another one.
+    pub(super) fn service_certificate(&self, chain: Option<&[CertificateDer<'_>]>) -> Option<ServiceCertificate> {
+        match self.settings.client_certificates {
+            ClientCertificates::Off => None,
+            ClientCertificates::Allowed | ClientCertificates::Required => {
+                ServiceCertificate::of(chain?, self.credentials.revoked().clone())
+            }
+        }
     }
 
     /// Uses changed files, until `stop`.

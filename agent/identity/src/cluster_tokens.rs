@@ -13,6 +13,7 @@ use lattice_quorum_client::wire::{Answer, Request};
 use parking_lot::Mutex;
 use ring::digest::{SHA256, digest};
 use ring::hmac;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
@@ -124,6 +125,7 @@ fn check(record: &AccessToken, token: &Token, now: Timestamp) -> Result<Identifi
             account: name.clone(),
             uid: Some(*uid),
             scopes: record.scopes.clone(),
+            tenants: BTreeSet::new(),
             kind: IdentifiedBy::Token { id: record.id, name: record.name.clone() },
             expires_at: record.expires_at,
         }),

@@ -4,6 +4,7 @@ use lattice_model::Timestamp;
 use lattice_model::access::Scopes;
 use lattice_model::access_token::TokenId;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use thiserror::Error;
 
 /// Whom a token identifies.
@@ -16,6 +17,8 @@ pub struct Identified {
     pub uid: Option<u32>,
     /// What the token opens.
     pub scopes: Scopes,
+    /// The tenants of which the token makes its bearer a member, at most [`lattice_model::access::LOGIN_TENANTS_MAX`].
+    pub tenants: BTreeSet<String>,
     /// The kind of token.
     pub kind: IdentifiedBy,
     /// From then on it is accepted no more. For a token of a provider, the leeway is included.
@@ -82,9 +85,12 @@ pub enum Refused {
     BadSignature,
     #[error(
         "the token names no account that may call from the network\n\
-         hint: an admin maps people to accounts by api.oidc.account_claim and api.oidc.accounts of agent.yaml; root never comes by a token"
+         hint: an admin maps people to accounts by api.oidc.account_claim and api.oidc.accounts of agent.yaml, or by a program of the site; root never comes by a token"
     )]
     NoAccount,
+    /// The site's program refuses the person, and says why.
+    #[error("the site lets nobody with this token in: {0}\nhint: ask the admins of the cluster")]
+    ByHook(String),
     #[error("there is no such token, or it was revoked\nhint: have a new token issued: `lattice admin token issue`")]
     Revoked,
     /// Nobody knows at present: neither accepted nor refused.
@@ -108,6 +114,7 @@ mod tests {
             Refused::UnknownKey,
             Refused::BadSignature,
             Refused::NoAccount,
+            Refused::ByHook("no contract".to_owned()),
             Refused::Revoked,
             Refused::Unavailable("no answer".to_owned()),
         ];

@@ -1,17 +1,20 @@
 //! The one question of the API's edge: whom does this token identify?
 
+use crate::account_hook::AccountHook;
 use crate::cluster_tokens::ClusterTokens;
 use crate::identified::{Discovery, Identified, Refused};
-use crate::jwt::Expected;
+use crate::jwt::{Account, Expected};
+use crate::memberships::Memberships;
 use crate::provider::{IdentityError, Provider};
 use crate::recent::Recent;
 use crate::signature;
 use lattice_agent_common::config::oidc::OidcSettings;
-use lattice_model::Timestamp;
 use lattice_model::access_token::{PREFIX, Token};
+use lattice_model::{Principal, Timestamp};
 use lattice_quorum_client::QuorumClient;
 use parking_lot::Mutex;
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
@@ -29,6 +32,7 @@ pub struct Identities(Arc<Inner>);
 
 struct Inner {
     tokens: ClusterTokens,
+    memberships: Memberships,
     oidc: Option<Oidc>,
 }
 
@@ -36,6 +40,7 @@ struct Inner {
 struct Oidc {
     expected: Expected,
     provider: Arc<Provider>,
+    hook: Option<AccountHook>,
     /// By the SHA-256 of the token: memory that is read out contains no tokens.
     verified: Mutex<Recent<[u8; SHA256_OUTPUT_LEN], Identified>>,
 }
@@ -44,12 +49,19 @@ impl Identities {
     /// Checks the settings, and reads the file of authorities; connects to nobody. Without settings
     /// only tokens of the cluster are accepted.
     pub fn new(settings: Option<OidcSettings>, quorum: QuorumClient) -> Result<Self, IdentityError> {
-        Self::with(settings, ClusterTokens::of_quorum(quorum))
+        let memberships = Memberships::of_quorum(quorum.clone());
+        Self::with(settings, ClusterTokens::of_quorum(quorum), memberships)
     }
 
-    fn with(settings: Option<OidcSettings>, tokens: ClusterTokens) -> Result<Self, IdentityError> {
+    fn with(settings: Option<OidcSettings>, tokens: ClusterTokens, memberships: Memberships) -> Result<Self, IdentityError> {
         let oidc = settings.map(Oidc::new).transpose()?;
-        Ok(Self(Arc::new(Inner { tokens, oidc })))
+        Ok(Self(Arc::new(Inner { tokens, memberships, oidc })))
+    }
+
+    /// The tenants to which the requests of an account count, as the quorum said at most a minute ago. None while it
+    /// does not answer.
+    pub async fn tenants_of(&self, account: &Principal) -> Arc<BTreeSet<String>> {
+        self.0.memberships.of(account).await
     }
 
     /// Keeps the provider's keys fresh until it is stopped.
@@ -94,23 +106,42 @@ impl Oidc {
         settings.validate()?;
         signature::install();
         let provider = Arc::new(Provider::new(&settings)?);
-        Ok(Self { expected: Expected::new(settings), provider, verified: Mutex::new(Recent::new(VERIFIED_MAX)) })
+        let hook =
+            AccountHook::of(&settings).map_err(|error| IdentityError::Hook { path: settings.account_hook.clone(), source: error })?;
+        Ok(Self { expected: Expected::new(settings), provider, hook, verified: Mutex::new(Recent::new(VERIFIED_MAX)) })
     }
 
     async fn identify(&self, text: &str, now: Timestamp) -> Result<Identified, Refused> {
         let mut hash = [0; SHA256_OUTPUT_LEN];
         hash.copy_from_slice(digest(&SHA256, text.as_bytes()).as_ref());
-        let known = self.verified.lock().get(&hash, Instant::now());
-        if let Some(identified) = known.filter(|identified| now < identified.expires_at) {
+        if let Some(identified) = self.known(&hash, now) {
             return Ok(identified);
         }
         let unverified = self.expected.read(text, now)?;
         let key = self.provider.key(unverified.key()).await?;
-        let identified = unverified.verify(&key)?;
+        let claimed = unverified.verify(&key)?;
+        let (account, holds_for) = match (&claimed.account, &self.hook) {
+            (Account::Named(account), _) => (account.clone(), VERIFIED_TIME_MAX),
+            (Account::ByHook(claims), Some(hook)) => {
+                let _turn = hook.turn().await?;
+                // Whoever had a turn before may have asked about the same token.
+                if let Some(identified) = self.known(&hash, now) {
+                    return Ok(identified);
+                }
+                (hook.account(claims).await?, hook.answer_time)
+            }
+            (Account::ByHook(_), None) => return Err(Refused::NoAccount),
+        };
+        let identified = claimed.identified(account);
         let left = Duration::from_millis(identified.expires_at.since_ms(now));
         let at = Instant::now();
-        self.verified.lock().insert(hash, identified.clone(), at + left.min(VERIFIED_TIME_MAX), at);
+        self.verified.lock().insert(hash, identified.clone(), at + left.min(holds_for), at);
         Ok(identified)
+    }
+
+    fn known(&self, hash: &[u8; SHA256_OUTPUT_LEN], now: Timestamp) -> Option<Identified> {
+        let known = self.verified.lock().get(hash, Instant::now());
+        known.filter(|identified| now < identified.expires_at)
     }
 }
 
@@ -124,9 +155,14 @@ mod tests {
     use lattice_model::access_token::TokenId;
     use serde_json::json;
 
+    fn no_memberships() -> Memberships {
+        Memberships::new(Box::new(|_| async { None }.boxed()))
+    }
+
     /// A checker without tokens of the cluster.
     fn identities(settings: Option<OidcSettings>) -> Identities {
-        Identities::with(settings, ClusterTokens::new(Box::new(|_| async { Ok(None) }.boxed()))).unwrap()
+        let tokens = ClusterTokens::new(Box::new(|_| async { Ok(None) }.boxed()));
+        Identities::with(settings, tokens, no_memberships()).unwrap()
     }
 
     #[tokio::test]
@@ -176,7 +212,7 @@ mod tests {
         let server = TestProvider::start().await;
         let invalid = OidcSettings { client_id: String::new(), ..server.settings() };
         let tokens = ClusterTokens::new(Box::new(|_| async { Ok(None) }.boxed()));
-        let refused = Identities::with(Some(invalid), tokens).err().unwrap().to_string();
+        let refused = Identities::with(Some(invalid), tokens, no_memberships()).err().unwrap().to_string();
         assert_eq!(refused, "api.oidc.client_id: it must not be empty");
         let identities = identities(Some(server.settings()));
         let scopes = ["openid", "profile", "offline_access"].map(str::to_owned).into();

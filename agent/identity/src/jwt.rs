@@ -14,6 +14,7 @@ use lattice_model::access::{SUBJECT_NAME_BYTES_MAX, Scopes};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Map, Value};
+use std::collections::BTreeSet;
 
 /// The types (`typ`) of tokens that are accepted, in lower case. A provider also signs other things
 /// than tokens for services, such as notices of a logout.
@@ -29,7 +30,32 @@ pub(crate) struct Expected {
 pub(crate) struct Unverified<'a> {
     text: &'a str,
     key: WantedKey,
-    claimed: Identified,
+    claimed: Claimed,
+}
+
+/// What a token says of its bearer.
+pub(crate) struct Claimed {
+    pub account: Account,
+    issuer: String,
+    subject: String,
+    tenants: BTreeSet<String>,
+    expires_at: Timestamp,
+}
+
+/// Who knows the account of a token.
+pub(crate) enum Account {
+    Named(String),
+    /// The site's program names it, by these claims.
+    ByHook(Map<String, Value>),
+}
+
+impl Claimed {
+    /// Whom the token identifies, if this is the account.
+    pub(crate) fn identified(self, account: String) -> Identified {
+        let Self { account: _, issuer, subject, tenants, expires_at } = self;
+        let kind = IdentifiedBy::Oidc { issuer, subject };
+        Identified { account, uid: None, scopes: Scopes::all(), tenants, kind, expires_at }
+    }
 }
 
 #[derive(Deserialize)]
@@ -68,13 +94,13 @@ impl Expected {
         self.check_audience(&claims)?;
         let expires_at = self.check_times(&claims, now)?;
         let subject = text_of(&claims, "sub").ok_or(Refused::Malformed)?;
-        let claimed = Identified {
-            account: self.account(&claims, subject).ok_or(Refused::NoAccount)?,
-            uid: None,
-            scopes: Scopes::all(),
-            kind: IdentifiedBy::Oidc { issuer: self.settings.issuer.clone(), subject: subject.to_owned() },
-            expires_at,
+        let (subject, tenants) = (subject.to_owned(), self.tenants(&claims));
+        let account = if self.settings.account_hook.as_os_str().is_empty() {
+            Account::Named(self.account(&claims, &subject).ok_or(Refused::NoAccount)?)
+        } else {
+            Account::ByHook(claims)
         };
+        let claimed = Claimed { account, issuer: self.settings.issuer.clone(), subject, tenants, expires_at };
         Ok(Unverified { text, key: WantedKey { id: header.kid, algorithm }, claimed })
     }
 
@@ -102,10 +128,21 @@ impl Expected {
         }
     }
 
+    /// The tenants of the groups that the token names. A claim that names no groups makes nobody a member.
+    fn tenants(&self, claims: &Map<String, Value>) -> BTreeSet<String> {
+        let OidcSettings { groups_claim, group_tenants, .. } = &self.settings;
+        let groups = match claims.get(groups_claim) {
+            Some(Value::Array(groups)) => groups.as_slice(),
+            Some(group) => std::slice::from_ref(group),
+            None => &[],
+        };
+        groups.iter().filter_map(Value::as_str).filter_map(|group| group_tenants.get(group)).cloned().collect()
+    }
+
     /// The account for these claims. The subject comes first: only the provider chooses it. At many
     /// providers, people may change other claims themselves.
     fn account(&self, claims: &Map<String, Value>, subject: &str) -> Option<String> {
-        let claimed = text_of(claims, &self.settings.account_claim);
+        let claimed = text_of(claims, self.settings.account_claim());
         let accounts = &self.settings.accounts;
         let mapped = accounts.get(subject).or_else(|| accounts.get(claimed?));
         let account = mapped.map(String::as_str).or(claimed)?;
@@ -119,8 +156,8 @@ impl Unverified<'_> {
         &self.key
     }
 
-    /// Whom it identifies, if this key has signed it.
-    pub(crate) fn verify(self, key: &DecodingKey) -> Result<Identified, Refused> {
+    /// What it says, if this key has signed it.
+    pub(crate) fn verify(self, key: &DecodingKey) -> Result<Claimed, Refused> {
         let mut signature_alone = Validation::new(self.key.algorithm);
         signature_alone.required_spec_claims.clear();
         signature_alone.validate_exp = false;
@@ -169,7 +206,7 @@ fn time_of(claims: &Map<String, Value>, name: &str) -> Result<Option<Timestamp>,
 
 /// Whether this may be the name of an account that calls from the network. Digits alone would be
 /// taken for a user id.
-fn is_account_name(name: &str) -> bool {
+pub(crate) fn is_account_name(name: &str) -> bool {
     let is_number = name.bytes().all(|byte| byte.is_ascii_digit());
     let is_odd = name.chars().any(|c| c.is_control() || c.is_whitespace() || matches!(c, ':' | '/'));
     !name.is_empty() && name.len() <= SUBJECT_NAME_BYTES_MAX && name != "root" && !is_number && !is_odd
@@ -191,12 +228,31 @@ mod tests {
     fn identify(expected: &Expected, keys: &KeySet, text: &str) -> Result<Identified, Refused> {
         let unverified = expected.read(text, NOW)?;
         let key = keys.find(unverified.key()).ok_or(Refused::UnknownKey)?;
-        unverified.verify(&key)
+        let claimed = unverified.verify(&key)?;
+        let Account::Named(account) = &claimed.account else { panic!("there is no program of the site") };
+        let account = account.clone();
+        Ok(claimed.identified(account))
     }
 
     fn key_set(signers: &[&Signer]) -> KeySet {
         let keys: Vec<Value> = signers.iter().map(|signer| signer.jwk()).collect();
         KeySet::parse(json!({ "keys": keys }).to_string().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn groups_of_a_token_are_tenants_by_the_sites_table_and_others_are_nothing() {
+        let table = [("phys", "physics"), ("phys-adm", "physics"), ("bio", "biology")];
+        let group_tenants = table.map(|(group, tenant)| (group.to_owned(), tenant.to_owned())).into();
+        let expected = Expected::new(OidcSettings { group_tenants, ..settings() });
+        let tenants = |groups: Value| {
+            let claims = claims(&[("groups", groups)]);
+            expected.tenants(claims.as_object().unwrap()).into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(tenants(json!(["phys", "phys-adm", "bio", "staff", 7])), ["biology", "physics"]);
+        assert_eq!(tenants(json!("phys")), ["physics"]);
+        for none in [json!([]), json!(null), json!({"phys": true}), json!("phys,bio"), json!(7)] {
+            assert_eq!(tenants(none), Vec::<String>::new());
+        }
     }
 
     #[test]
@@ -208,6 +264,7 @@ mod tests {
                 account: "alice".to_owned(),
                 uid: None,
                 scopes: Scopes::all(),
+                tenants: BTreeSet::new(),
                 kind: IdentifiedBy::Oidc { issuer: ISSUER.to_owned(), subject: "s-1".to_owned() },
                 expires_at: Timestamp(NOW.0 + 300_000 + 60_000),
             };
@@ -265,7 +322,7 @@ mod tests {
         let keys = key_set(&[&signer]);
         let table = [("s-1", "a-smith"), ("alice@example.org", "alice"), ("0123", "bob")];
         let accounts = table.map(|(given, account)| (given.to_owned(), account.to_owned())).into();
-        let expected = Expected::new(OidcSettings { accounts, account_claim: "email".to_owned(), ..expected().settings });
+        let expected = Expected::new(OidcSettings { accounts, account_claim: Some("email".to_owned()), ..expected().settings });
         let of = |changes: &[(&str, Value)]| identify(&expected, &keys, &signer.token(&claims(changes))).map(|found| found.account);
         assert_eq!(of(&[]), Ok("a-smith".to_owned()), "it has no such claim");
         assert_eq!(of(&[("sub", json!("s-2")), ("email", json!("alice@example.org"))]), Ok("alice".to_owned()));

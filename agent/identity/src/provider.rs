@@ -1,6 +1,7 @@
 //! The provider's keys: fetched at the start, each hour, and when a token names an unknown one, at
 //! most once a minute. The latest keys stay in use while the provider cannot be reached.
 
+use crate::account_hook::AccountHookError;
 use crate::identified::Refused;
 use crate::key_set::{KeySet, KeySetError, WantedKey};
 use jsonwebtoken::DecodingKey;
@@ -39,6 +40,8 @@ pub enum IdentityError {
     Url(String),
     #[error("api.oidc.ca {}: {why}", path.display())]
     File { path: PathBuf, why: String },
+    #[error("api.oidc.account_hook {}", path.display())]
+    Hook { path: PathBuf, source: AccountHookError },
     #[error("the client for the identity provider cannot be created")]
     Client(#[source] reqwest::Error),
 }

@@ -2,7 +2,7 @@
 
 use super::refusal::{status, unexpected};
 use super::{Api, api::QUORUM_TIMEOUT, api::Streamed};
-use super::{access_tokens, auditing, members, roles, traced};
+use super::{access_tokens, auditing, members, projects, roles, traced};
 use lattice_api::v1;
 use lattice_api::v1::admin_service_server::AdminService;
 use lattice_ledger::keyring::Secret;
@@ -241,6 +241,29 @@ impl AdminService for Api {
         request: Request<v1::ListTenantMembersRequest>,
     ) -> Result<Response<v1::ListTenantMembersResponse>, Status> {
         members::list(self, request).await.map(Response::new)
+    }
+
+    async fn create_project(&self, request: Request<v1::ProjectRequest>) -> Result<Response<v1::ProjectResponse>, Status> {
+        projects::create(self, request).await.map(Response::new)
+    }
+
+    async fn delete_project(&self, request: Request<v1::ProjectRequest>) -> Result<Response<v1::ProjectResponse>, Status> {
+        projects::delete(self, request).await.map(Response::new)
+    }
+
+    async fn list_projects(&self, request: Request<v1::ListProjectsRequest>) -> Result<Response<v1::ListProjectsResponse>, Status> {
+        projects::list(self, request).await.map(Response::new)
+    }
+
+    async fn add_project_member(&self, request: Request<v1::ProjectMemberRequest>) -> Result<Response<v1::ProjectMemberResponse>, Status> {
+        projects::add_member(self, request).await.map(Response::new)
+    }
+
+    async fn remove_project_member(
+        &self,
+        request: Request<v1::ProjectMemberRequest>,
+    ) -> Result<Response<v1::ProjectMemberResponse>, Status> {
+        projects::remove_member(self, request).await.map(Response::new)
     }
 
     async fn issue_token(&self, request: Request<v1::IssueTokenRequest>) -> Result<Response<v1::IssueTokenResponse>, Status> {

@@ -22,6 +22,7 @@ use lattice_node::Event;
 use lattice_placing::ClaimResult;
 use lattice_quorum_client::CallError;
 use lattice_quorum_client::wire::{Answer, ListCursor, ListFilter, Refusal, Request as Ask, WantedLanes};
+use std::collections::BTreeSet;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
@@ -36,6 +37,7 @@ impl AllocationService for Api {
     async fn submit(&self, request: Request<v1::SubmitRequest>) -> Result<Response<v1::SubmitResponse>, Status> {
         let owner = self.user(&request).await?;
         self.may_own_work(&owner)?;
+        let login_tenants = self.caller(&request).await?.login_tenants();
         let depends = request.get_ref().spec.as_ref().is_some_and(|spec| !spec.depends_on.is_empty());
         let viewer = if depends { Some(self.viewer(&self.caller(&request).await?).await) } else { None };
         let tenant = request.get_ref().spec.as_ref().map(|spec| spec.tenant.clone()).filter(|tenant| !tenant.is_empty());
@@ -68,11 +70,12 @@ impl AllocationService for Api {
         };
         let warning = mail::joined([warning, mail::warning(self, &spec).await?]);
         if request.dry_run {
-            self.done(&Ask::CheckSubmission { spec: Box::new(spec.clone()), owner: owner.clone() }).await?;
+            let vouched = login_tenants.clone();
+            self.done(&Ask::CheckSubmission { spec: Box::new(spec.clone()), owner: owner.clone(), login_tenants: vouched }).await?;
             let expected = estimating::expected_start(self, id, spec, owner).await?;
             return Ok(Response::new(v1::SubmitResponse { id: String::new(), warning, checked: Some(wire), number: 0, expected }));
         }
-        let number = self.commit_submission(submitting, id, spec, owner).await?;
+        let number = self.commit_submission(submitting, id, spec, (owner, login_tenants)).await?;
         Ok(Response::new(v1::SubmitResponse { id: id.to_string(), warning, checked: None, number, expected: None }))
     }
 
@@ -354,14 +357,14 @@ impl Api {
         Ok(())
     }
 
-    /// Submits a checked spec, and returns the job number. If it fits now and nobody waits, its nodes are claimed in
+    /// Submits a checked spec of an owner, whose login makes it a member of these tenants, and returns the job number. If it fits now and nobody waits, its nodes are claimed in
     /// the same commit.
     pub(super) async fn commit_submission(
         &self,
         submitting: Submitting<'_>,
         id: AllocationId,
         spec: AllocationSpec,
-        owner: Principal,
+        (owner, login_tenants): (Principal, BTreeSet<String>),
     ) -> Result<u64, Status> {
         // Neither a task group nor a scaled service gets nodes itself: their lanes and replicas do, as soon as a
         // scheduler's watch shows them.
@@ -369,7 +372,7 @@ impl Api {
         let claim = if is_group { None } else { self.placing.newcomer(id, &spec, &owner) };
         let life = Incarnation(self.context.work.view.borrow().incarnation);
         let queue = claim.as_ref().map(|_| self.cluster.borrow().queue_named(&spec.vcluster).to_owned());
-        let ask = Ask::Submit { id, spec: Box::new(spec), owner, claim, life: Some(life) };
+        let ask = Ask::Submit { id, spec: Box::new(spec), owner, claim, life: Some(life), login_tenants };
         let (revision, desired, number) = match self.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Submitted { revision, desired, claimed, number } => {
                 if let (Some(queue), Some(claimed)) = (queue, claimed) {

@@ -52,7 +52,7 @@ async fn reader(api: &Api, request: &Request<v1::QueryAuditRequest>) -> Result<O
     }
     let caller = api.caller(request).await?;
     let user = api.user(request).await?;
-    let roles = api.standing_of_account(&user).await?.roles;
+    let roles = api.standing_of_account(&caller).await?.roles;
     if let Some(why) = api.why_roles_do_not_count(&caller).filter(|_| has_granted_roles(&roles)) {
         return Err(Status::permission_denied(format!("{} has a role; {why}", user.name)));
     }

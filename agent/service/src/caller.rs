@@ -14,6 +14,7 @@ use lattice_model::{AllocationId, Principal, with_causes};
 use lattice_pki::operator;
 use lattice_quorum_client::CallError;
 use lattice_quorum_client::wire::{Proof, Refusal, Request as Ask};
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use tonic::{Request, Status};
@@ -104,7 +105,7 @@ impl Api {
         if let Some(operator) = self.by_token(&caller, request)? {
             return Ok(operator);
         }
-        let standing = self.standing_of_account(&caller.principal).await?;
+        let standing = self.standing_of_account(&caller).await?;
         let is_allowed = opens(&standing.roles, &caller.method);
         if opens(&self.as_it_counts(&caller, standing).roles, &caller.method) {
             return Ok(Operator::by_account(caller.principal, caller.method));
@@ -199,6 +200,11 @@ impl Caller {
             (None, _) | (Some(_), WorkMay::AsOwner) => Ok(self.principal),
             (Some(within), WorkMay::OwnAllocation) => Err(confined(within)),
         }
+    }
+
+    /// The tenants of which the caller's token makes it a member: this agent vouches for them.
+    pub(super) fn login_tenants(&self) -> BTreeSet<String> {
+        self.network.as_ref().map(|peer| peer.tenants.clone()).unwrap_or_default()
     }
 
     /// The caller, if the process is no allocation's work.
@@ -303,6 +309,7 @@ mod tests {
         let peer = NetworkPeer {
             principal: principal(nix::unistd::geteuid().as_raw()),
             scopes: Scopes::all(),
+            tenants: [].into(),
             authentication: Authentication::Token { id: TokenId(1), name: "ci".to_owned() },
             expires_at: Timestamp(0),
         };

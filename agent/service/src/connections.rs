@@ -8,6 +8,7 @@ use lattice_model::{Principal, Timestamp};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -102,6 +103,8 @@ pub struct NetworkPeer {
     pub principal: Principal,
     /// What the token opens.
     pub scopes: Scopes,
+    /// The tenants of which the token makes the account a member.
+    pub tenants: BTreeSet<String>,
     /// How the caller proved who it is.
     pub authentication: Authentication,
     /// When the token expires. Streams end then, too.
@@ -115,14 +118,17 @@ pub enum Authentication {
     Oidc { issuer: String, subject: String },
     /// By a token of the cluster.
     Token { id: TokenId, name: String },
+    /// By the certificate of a service account.
+    Certificate { name: String },
 }
 
 impl fmt::Display for Authentication {
-    /// For records: `token ID`, or `login SUBJECT of ISSUER`.
+    /// For records: `token ID`, `login SUBJECT of ISSUER`, or `certificate NAME`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Oidc { issuer, subject } => write!(f, "login {subject} of {issuer}"),
             Self::Token { id, .. } => write!(f, "token {id}"),
+            Self::Certificate { name } => write!(f, "certificate {name}"),
         }
     }
 }

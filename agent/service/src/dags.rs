@@ -61,8 +61,11 @@ impl DagService for Api {
             warnings.extend(Some(mail::warning(self, &step.spec).await?).filter(|text| !text.is_empty()));
         }
         let ask = match dry_run {
-            true => Ask::CheckDag { owner: owner.clone(), dag: Box::new(submission.clone()) },
-            false => Ask::from(Action::SubmitDag { id, owner: owner.clone(), dag: Box::new(submission.clone()) }),
+            true => Ask::CheckDag { owner: owner.clone(), dag: Box::new(submission.clone()), login_tenants: caller.login_tenants() },
+            false => {
+                let submit = Action::SubmitDag { id, owner: owner.clone(), dag: Box::new(submission.clone()) };
+                Ask::from(submit.by_login(caller.login_tenants()))
+            }
         };
         match self.quorum.call(&ask, SUBMIT_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Done { .. } => {}

@@ -60,6 +60,7 @@ mod output;
 mod paying_tenants;
 mod preempting;
 mod privacy;
+mod projects;
 mod refusal;
 mod requests;
 mod reservations;

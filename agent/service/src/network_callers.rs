@@ -68,8 +68,8 @@ impl NetworkCallers {
         let (left, revoked) = match &peer.authentication {
             Authentication::Token { id, .. } => (left, Some(self.revocations.of(*id))),
             Authentication::Oidc { .. } if method == TERMINALS => (left.max(TERMINAL_TIME_MAX), None),
-            // A token of a provider holds until it expires.
-            Authentication::Oidc { .. } => (left, None),
+            // A token of a provider holds until it expires. The edge cuts the connection of a revoked certificate.
+            Authentication::Oidc { .. } | Authentication::Certificate { .. } => (left, None),
         };
         Ok(Admitted { slot: Some(slot), left, revoked })
     }
@@ -149,6 +149,7 @@ mod tests {
         NetworkPeer {
             principal: Principal { name: "alice".to_owned(), uid: 7, gid: 7, groups: vec![7] },
             scopes: scopes.parse().unwrap(),
+            tenants: [].into(),
             authentication: Authentication::Token { id: TokenId(1), name: "ci".to_owned() },
             expires_at: Timestamp(10_000),
         }

@@ -19,7 +19,7 @@ impl Api {
         if counts || tenants.is_empty() {
             return Ok(());
         }
-        let standing = self.standing_of_account(&caller.principal).await?;
+        let standing = self.standing_of_account(caller).await?;
         match closed_without_roles(&tenants, &standing) {
             None => Ok(()),
             Some(tenant) => Err(refused(&caller.principal.name, tenant)),

@@ -28,6 +28,8 @@ pub(super) fn status(error: &CallError) -> Status {
                 | Refusal::NoSuchDag { .. }
                 | Refusal::NoSuchBinding { .. }
                 | Refusal::NoSuchMember { .. }
+                | Refusal::NoSuchProject { .. }
+                | Refusal::NoSuchProjectMember { .. }
                 | Refusal::NoSuchToken { .. }
                 | Refusal::NoSuchDomain { .. } => Status::not_found(text),
                 Refusal::AmbiguousAllocation { .. }
@@ -45,6 +47,7 @@ pub(super) fn status(error: &CallError) -> Status {
                 | Refusal::ClassTooHigh { .. }
                 | Refusal::NotOfTenant { .. }
                 | Refusal::NotOfReservation { .. }
+                | Refusal::NotOfProject { .. }
                 | Refusal::Dependency { why: DependencyRefusal::NotYours, .. }
                 | Refusal::VClusterOfTenant { .. } => Status::permission_denied(text),
                 Refusal::AllocationExists { .. }

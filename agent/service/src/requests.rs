@@ -282,7 +282,7 @@ mod tests {
     fn a_denial_on_the_network_names_the_token_or_the_login() {
         let by = |authentication: Authentication| {
             let principal = Principal { name: "alice".to_owned(), uid: 7, gid: 7, groups: vec![7] };
-            let peer = NetworkPeer { principal, scopes: Scopes::all(), authentication, expires_at: Timestamp(5) };
+            let peer = NetworkPeer { principal, scopes: Scopes::all(), tenants: [].into(), authentication, expires_at: Timestamp(5) };
             recorded(Some(&peer), "no").into_owned()
         };
         assert_eq!(by(Authentication::Token { id: TokenId(0xab), name: "ci".to_owned() }), "by token 00000000000000ab: no");

@@ -19,6 +19,7 @@ use lattice_agent_common::config::work::WorkMay;
 use lattice_model::access::{Reach, Relation, Roles, RootMay, Scopes, Standing, rule};
 use lattice_model::{Allocation, AllocationId, Dag, DagId, Principal, Timestamp};
 use lattice_quorum_client::wire::{Answer, Request as Ask};
+use std::collections::BTreeSet;
 use tonic::{Code, Status};
 
 /// The row that decides who sees one object whole, where the method's own row lets everybody call it: such methods show
@@ -100,7 +101,12 @@ enum LeftOut {
 impl Api {
     /// What the quorum knows of a caller, as it counts for it here: roles and tenants.
     pub(super) async fn standing(&self, caller: &Caller) -> Result<Standing, Status> {
-        Ok(self.as_it_counts(caller, self.standing_of_account(&caller.principal).await?))
+        Ok(self.as_it_counts(caller, self.standing_of_account(caller).await?))
+    }
+
+    /// The same, with those of these tenants that are closed to the caller.
+    pub(super) async fn standing_about(&self, caller: &Caller, tenants: BTreeSet<String>) -> Result<Standing, Status> {
+        Ok(self.as_it_counts(caller, self.ask_standing(caller, tenants).await?))
     }
 
     /// A standing with the roles that count for this caller.
@@ -135,8 +141,12 @@ impl Api {
     }
 
     /// What the quorum knows of a user, with the roles that do not count here, too.
-    pub(super) async fn standing_of_account(&self, by: &Principal) -> Result<Standing, Status> {
-        let ask = Ask::StandingOf { by: by.clone() };
+    pub(super) async fn standing_of_account(&self, caller: &Caller) -> Result<Standing, Status> {
+        self.ask_standing(caller, BTreeSet::new()).await
+    }
+
+    async fn ask_standing(&self, caller: &Caller, about: BTreeSet<String>) -> Result<Standing, Status> {
+        let ask = Ask::StandingOf { by: caller.principal.clone(), login_tenants: caller.login_tenants(), about };
         match self.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Standing(standing) => Ok(*standing),
             other => Err(unexpected(&other)),
@@ -178,7 +188,7 @@ impl Api {
         if !self.site.vouches {
             return Ok(KnownRoles { roles: Roles::of(by, [], RootMay::ActForEverybody), left_out: LeftOut::None });
         }
-        match self.standing_of_account(by).await {
+        match self.standing_of_account(caller).await {
             Ok(standing) => {
                 let why = self.why_roles_do_not_count(caller).filter(|_| has_granted_roles(&standing.roles));
                 let left_out = why.map_or(LeftOut::None, LeftOut::DoNotCount);

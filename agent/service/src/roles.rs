@@ -96,6 +96,10 @@ fn authentication(peer: Option<&NetworkPeer>) -> v1::Authentication {
             let token = id.to_string();
             v1::Authentication { kind: "token".to_owned(), token, scopes, expires_at_ms, ..Default::default() }
         }
+        Authentication::Certificate { name } => {
+            let subject = name.clone();
+            v1::Authentication { kind: "certificate".to_owned(), subject, scopes, expires_at_ms, ..Default::default() }
+        }
     }
 }
 
@@ -235,12 +239,15 @@ mod tests {
         assert_eq!(authentication(None), v1::Authentication { kind: "socket".to_owned(), ..Default::default() });
         let by = |proof: Authentication| {
             let principal = principal("alice", 7, &[]);
-            let peer = NetworkPeer { principal, scopes: Scopes::all(), authentication: proof, expires_at: Timestamp(5) };
+            let (scopes, tenants, expires_at) = (Scopes::all(), [].into(), Timestamp(5));
+            let peer = NetworkPeer { principal, scopes, tenants, authentication: proof, expires_at };
             authentication(Some(&peer))
         };
         let token = by(Authentication::Token { id: TokenId(0xab), name: "ci".to_owned() });
         assert_eq!((token.kind.as_str(), token.token.as_str(), token.expires_at_ms), ("token", "00000000000000ab", 5));
         assert_eq!(token.scopes, "read,work,admin");
+        let certificate = by(Authentication::Certificate { name: "account-ci".to_owned() });
+        assert_eq!((certificate.kind.as_str(), certificate.subject.as_str()), ("certificate", "account-ci"));
         let oidc = by(Authentication::Oidc { issuer: "https://idp".to_owned(), subject: "s1".to_owned() });
         assert_eq!((oidc.kind.as_str(), oidc.issuer.as_str(), oidc.subject.as_str()), ("oidc", "https://idp", "s1"));
     }

@@ -103,7 +103,7 @@ pub(super) async fn retry(api: &Api, request: Request<v1::RetryTasksRequest>) ->
         true => servable(&api.cluster.borrow(), &spec, true)?,
         false => String::new(),
     };
-    let number = api.commit_submission(submitting, id, spec, user).await?;
+    let number = api.commit_submission(submitting, id, spec, (user, caller.login_tenants())).await?;
     Ok(v1::SubmitResponse { id: id.to_string(), warning, checked: None, number, expected: None })
 }
 

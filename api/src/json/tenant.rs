@@ -1,4 +1,4 @@
-//! Tenants and their members.
+//! Tenants, their members and their projects.
 
 use crate::v1;
 use lattice_model::tenant::WHOLE_CLUSTER_PPM;
@@ -66,6 +66,23 @@ impl TenantMemberJson {
     /// for: a default that was there stays.
     pub fn added(member: &v1::TenantMember) -> Self {
         Self { default: member.is_default.then_some(true), ..Self::from(member) }
+    }
+}
+
+/// A registered project of a tenant.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = Project)]
+pub struct ProjectJson {
+    name: String,
+    /// Whether it takes work of its members alone.
+    closed: bool,
+    /// `user:NAME` each.
+    members: Vec<String>,
+}
+
+impl From<&v1::Project> for ProjectJson {
+    fn from(project: &v1::Project) -> Self {
+        Self { name: project.name.clone(), closed: project.closed, members: project.members.clone() }
     }
 }
 

@@ -129,6 +129,8 @@ impl Session {
         let access = self.access();
         let token = match &self.settings.token {
             Some(token) => token.clone(),
+            // A service account's certificate may say who calls. The agent says so if it does not.
+            None if access.certificate.is_some() && !renew::has_login(endpoint, &self.settings.endpoints) => return Ok(access),
             None if !self.may_renew => renew::stored_token(endpoint, &self.settings.endpoints, now())?,
             None => Box::pin(renew::token(endpoint, &self.settings.endpoints, &access, now())).await?,
         };

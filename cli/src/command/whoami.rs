@@ -53,6 +53,7 @@ fn authentication(by: &v1::Authentication) -> Vec<String> {
         "socket" => "the kernel: a process on the agent's machine".to_owned(),
         "oidc" => format!("a login at {} as {}", by.issuer, by.subject),
         "token" => format!("token {}", by.token),
+        "certificate" => format!("the certificate {}", by.subject),
         other => other.to_owned(),
     }];
     if by.kind != "socket" {

@@ -21,6 +21,7 @@ pub mod node;
 pub mod of_tenant;
 pub mod output;
 pub mod preempt;
+pub mod project;
 pub mod quorum;
 pub mod reservation;
 pub mod rest;

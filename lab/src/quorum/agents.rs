@@ -197,7 +197,7 @@ impl Agent {
                 never = watch => never,
                 never = following::ask_for_lease(&self.client, self.node.clone(), &self.counts) => never,
             },
-            Role::Node | Role::Quorum | Role::Operator => watch.await,
+            Role::Node | Role::Quorum | Role::Operator | Role::Service => watch.await,
         }
     }
 

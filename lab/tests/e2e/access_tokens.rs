@@ -123,6 +123,10 @@ fn used_and_revoked(w: &World) {
     let detail = text(&record, "detail");
     assert!([id.as_str(), "\"ci\"", "user:nobody", "read,work"].iter().all(|piece| detail.contains(*piece)), "{record}");
 
+    // Its account learns of it, and nobody else does.
+    let seen_by = |uid: u32| w.run_as(uid, &["audit", "query", "--type", "token-issued", "-o", "json"]).out();
+    assert!(seen_by(NOBODY).contains(&id) && !seen_by(DAEMON).contains(&id));
+
     // At every agent.
     for node in ["n1", "n2"] {
         assert!(ok_over(w, node, &token, &["whoami"]).contains("nobody"), "{node}");

@@ -154,6 +154,8 @@ fn sqlite(w: &World) {
     books.fill();
     ids.extend([end(w, "n1", "true"), end(w, OTHER, "true")]);
     w.wait("the reason", || text(&status(w), "problem").contains("full"));
+    let of_user = w.run_as(NOBODY, &["admin", "accounting", "status", "-o", "json"]).out();
+    assert!(of_user.contains("degraded") && !of_user.contains("full"), "the cause is for operators: {of_user}");
     let problems = w.at(NODE).json(&["node", "status"]).unwrap()["degraded"].to_string();
     assert!(problems.contains("accounting: ended work is not stored, and waits in the quorum"), "{problems}");
     books.make_room();

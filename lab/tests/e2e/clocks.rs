@@ -128,8 +128,14 @@ fn forgets_nothing(w: &World, member: u64) {
         for key in &jobs {
             let there = client.call(&Request::GetAllocation { key: key.clone() }, REQUEST_TIMEOUT).await;
             let Ok(Answer::Allocation(there)) = there else { panic!("{key} is not known: {there:?}") };
-            let again =
-                Request::Submit { id: there.id, spec: Box::new((*there.spec).clone()), owner: there.owner, claim: None, life: None };
+            let again = Request::Submit {
+                id: there.id,
+                spec: Box::new((*there.spec).clone()),
+                owner: there.owner,
+                claim: None,
+                life: None,
+                login_tenants: [].into(),
+            };
             client.call(&again, REQUEST_TIMEOUT).await.unwrap();
         }
     });

@@ -355,7 +355,7 @@ impl Scheduler {
         while Instant::now() < end {
             let id = AllocationId(Uuid::from_u128(self.rng.random()));
             let owner = Principal { name: "alice".into(), uid: 1000, gid: 1000, groups: vec![] };
-            let request = Request::Submit { id, spec: Box::new(spec.clone()), owner, claim: None, life: None };
+            let request = Request::Submit { id, spec: Box::new(spec.clone()), owner, claim: None, life: None, login_tenants: [].into() };
             if self.client.call(&request, CALL_TIMEOUT).await.is_err() {
                 continue;
             }

@@ -67,7 +67,7 @@ pub fn between(member: u64, these: &[u64]) -> Vec<(Party, Party)> {
 pub fn submission(id: AllocationId) -> Request {
     let spec = AllocationSpec::new("faults", Entrypoint::Command { argv: vec!["/bin/true".into()] }, Path::new("/"));
     let owner = Principal { name: "alice".into(), uid: 1000, gid: 1000, groups: vec![] };
-    Request::Submit { id, spec: Box::new(spec), owner, claim: None, life: None }
+    Request::Submit { id, spec: Box::new(spec), owner, claim: None, life: None, login_tenants: [].into() }
 }
 
 /// Submits, with retries for a while; returns how long that took.

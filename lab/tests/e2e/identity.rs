@@ -59,7 +59,8 @@ fn claimed_groups(w: &World) {
         let client = QuorumClient::new(cluster.members.iter().map(|m| m.service.clone()).collect(), credentials).unwrap();
         let Ok(Answer::Allocation(found)) = client.call(&Request::GetAllocation { key: plain }, JOB).await else { panic!("it is known") };
         let owner = Principal { groups: [found.owner.groups.clone(), vec![0, 6, 42]].concat(), ..found.owner.clone() };
-        let request = Request::Submit { id, spec: Box::new((*found.spec).clone()), owner, claim: None, life: None };
+        let request =
+            Request::Submit { id, spec: Box::new((*found.spec).clone()), owner, claim: None, life: None, login_tenants: [].into() };
         client.call(&request, JOB).await.unwrap();
     });
     let id = id.to_string();

@@ -36,6 +36,17 @@ static LIMITED: Group = Group {
         "api: {limits: {requests_per_second: 1, burst: 8, submissions_per_minute: 2}}\n".clone_into(&mut o.agent_lines);
     },
 };
+/// With a limit of tenants that a test reaches.
+static LIMITED_TENANTS: Group = Group {
+    theme: "network_api",
+    name: "network_api_tenants",
+    nodes: 1,
+    quorum: 1,
+    tweak: |o| {
+        o.network_api = true;
+        "api: {limits: {tenant_requests_per_second: 1, tenant_burst: 4}}\n".clone_into(&mut o.agent_lines);
+    },
+};
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -49,7 +60,9 @@ pub fn trials() -> Vec<Trial> {
         SERVED.test("a_connection_that_says_nothing_is_closed_and_one_address_gets_so_many", &[], connections),
         SERVED.test("the_access_log_and_the_metrics_show_who_called_and_no_token", &[Need::Curl], watched),
         SERVED.test("changed_certificates_are_used_and_clients_may_have_to_present_one", &[Need::Curl], certificates),
+        SERVED.test("a_service_account_calls_by_its_certificate_until_that_is_revoked", &[Need::Curl], service_accounts),
         LIMITED.test("requests_submissions_and_wrong_tokens_have_rates", &[Need::Curl], rates),
+        LIMITED_TENANTS.test("the_accounts_of_a_tenant_share_a_rate_of_requests", &[Need::Curl], tenant_rates),
     ]
 }
 
@@ -236,8 +249,7 @@ fn quorum_away(w: &World) {
     let authorization = bearer(&token(w, "daemon", "read"));
     faults::stop_member(&w.dir, 1).unwrap();
     w.wait("an agent without a session", || curl(w, "/healthz", &[]).status == 503);
-    let health = curl(w, "/healthz", &[]).json();
-    assert!(text(&health, "reason").contains("no session"), "{health}");
+    assert_eq!(curl(w, "/healthz", &[]).json(), serde_json::json!({"status": "degraded"}), "the cause is for operators");
     // Nobody knows this token here yet.
     let unknown = curl(w, "/api/v1/whoami", &["-H", &authorization]);
     assert!(unknown.status == 503 && unknown.header("retry-after").is_some(), "{}{}", unknown.head, unknown.body);
@@ -348,6 +360,83 @@ fn certificates(w: &World) {
     let presenting = |path: &str| curl(w, path, &["--cert", &client_cert, "--key", &client_key]).status;
     w.wait("the client's certificate", || presenting("/healthz") == 200);
     assert_eq!(presenting("/api/v1/whoami"), 401, "a token is needed besides");
+}
+
+fn service_accounts(w: &World) {
+    let text_of = |path: PathBuf| path.to_string_lossy().into_owned();
+    let (authority, pem) = (text_of(w.dir.join("ca")), text_of(w.dir.join("daemon.pem")));
+    let _ = std::fs::remove_file(&pem);
+    w.ok(&["quorum", "ca", "service", "--dir", &authority, "--account", "daemon", "--out", &pem]);
+    let refused = w.run(&["quorum", "ca", "service", "--dir", &authority, "--account", "root", "--out", &pem]);
+    assert!(refused.code() != 0 && refused.err().contains("root never calls from the network"), "{}", refused.err());
+    let presenting = |args: &[&str]| curl_trusting(w, &w.ca(), "/api/v1/whoami", &[&["--cert", &pem], args].concat());
+
+    // Where the site does not want them, they say nothing.
+    assert_eq!(presenting(&[]).unwrap().status, 401);
+    let _restored = Restored(w, configure(&w.dir, "n1", "api: {client_certificates: allowed}\n"));
+    faults::restart_node(&w.dir, "n1").unwrap();
+    w.wait("the service account", || presenting(&[]).is_ok_and(|answer| answer.status == 200));
+    let me = presenting(&[]).unwrap().json();
+    let proof = &me["authentication"];
+    assert_eq!([text(&me, "account"), text(proof, "kind"), text(proof, "scopes")], ["daemon", "certificate", "read,work"], "{me}");
+    assert_eq!(curl(w, "/api/v1/whoami", &[]).status, 401, "without a certificate and a token");
+    let of_agent = [text_of(w.dir.join("n1/n1.crt")), text_of(w.dir.join("n1/n1.key"))];
+    let by_agent = curl(w, "/api/v1/whoami", &["--cert", &of_agent[0], "--key", &of_agent[1]]);
+    assert_eq!(by_agent.status, 401, "a machine is no account: {}", by_agent.body);
+
+    // A token besides has to be of the same account; its scopes count.
+    let (own, other) = (bearer(&token(w, "daemon", "read")), bearer(&token(w, "nobody", "read")));
+    let with_own = presenting(&["-H", &own]).unwrap().json();
+    assert_eq!(text(&with_own["authentication"], "scopes"), "read", "{with_own}");
+    let with_other = presenting(&["-H", &other]).unwrap();
+    assert!(with_other.status == 403 && with_other.body.contains("the token is of nobody"), "{}", with_other.body);
+
+    let lattice = |args: &[&str]| {
+        let mut command = Command::new(w.dir.join("bin/lattice"));
+        command.args(args).env("LATTICE_ENDPOINT", w.api_url("n1")).env("LATTICE_CA", w.ca()).env("LATTICE_CERTIFICATE", &pem);
+        for variable in ["HOME", "LATTICE_TOKEN", "LATTICE_OPERATOR", "XDG_CONFIG_HOME", "XDG_STATE_HOME"] {
+            command.env_remove(variable);
+        }
+        process::run(&mut command, JOB).unwrap()
+    };
+    let submitted = lattice(&["submit", "-o", "name", "-D", "/", "--", "/bin/true"]);
+    assert_eq!(submitted.code(), 0, "{}", submitted.err());
+    assert_eq!(text(&w.completed(submitted.out().trim()), "owner"), "daemon");
+    let denied = lattice(&["admin", "role", "grant", "operator", "daemon"]);
+    assert_eq!(denied.code(), 4, "{}", denied.err());
+
+    configure(&w.dir, "n1", "api: {client_certificates: required}\n");
+    faults::restart_node(&w.dir, "n1").unwrap();
+    w.wait("the service account", || presenting(&[]).is_ok_and(|answer| answer.status == 200));
+    assert!(curl_trusting(w, &w.ca(), "/healthz", &[]).is_err(), "without a certificate");
+    let by_agent = curl(w, "/api/v1/whoami", &["--cert", &of_agent[0], "--key", &of_agent[1], "-H", &own]);
+    assert_eq!(by_agent.status, 403, "{}", by_agent.body);
+
+    w.ok(&["quorum", "ca", "revoke", "account-daemon"]);
+    w.wait("the revocation", || presenting(&[]).is_ok_and(|answer| answer.status == 401));
+    assert!(presenting(&[]).unwrap().body.contains("account-daemon is revoked"));
+    assert!(lattice(&["whoami"]).err().contains("account-daemon is revoked"));
+}
+
+fn tenant_rates(w: &World) {
+    w.ok(&["admin", "tenant", "create", "physics"]);
+    for account in ["daemon", "nobody"] {
+        w.ok(&["admin", "tenant", "member", "add", "physics", &format!("user:{account}")]);
+    }
+    let [one, other] = ["daemon", "nobody"].map(|account| bearer(&token(w, account, "read")));
+    let whoami = |header: &str| curl(w, "/api/v1/whoami", &["-H", header]);
+    let limited = |answer: &Answer| {
+        let is_limited = answer.status == 429 && answer.body.contains("the accounts of tenant \\\"physics\\\" send too many requests");
+        is_limited && answer.header("retry-after").is_some_and(|seconds| seconds.parse::<u64>().is_ok())
+    };
+    // One account uses what its tenant has, and the other one waits.
+    w.wait("the limit of the tenant", || limited(&whoami(&one)));
+    w.wait("the other account's limit", || {
+        let _used = [whoami(&one), whoami(&one)];
+        limited(&whoami(&other))
+    });
+    w.wait("the limit to end", || whoami(&other).status == 200);
+    w.ok(&["admin", "tenant", "delete", "physics"]);
 }
 
 fn rates(w: &World) {

@@ -1,7 +1,7 @@
 //! People who come over the network with tokens of a real OpenID Connect provider (`oidc-provider`,
 //! in Node).
 
-use crate::harness::{Folder, Group, JOB, Need, World, machine};
+use crate::harness::{DAEMON, Folder, Group, JOB, Need, World, machine};
 use lattice_lab::lattice::text;
 use lattice_lab::ports::Ports;
 use lattice_lab::process::{self, Finished};
@@ -12,13 +12,16 @@ use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 static OIDC: Group = Group { theme: "oidc", name: "oidc", nodes: 1, quorum: 1, tweak: with_provider };
+
+/// A program of the site names the accounts.
+static OIDC_HOOK: Group = Group { theme: "oidc", name: "oidc_hook", nodes: 1, quorum: 1, tweak: with_program };
 
 /// The life of an ID token of the client `lattice` (`oidc/provider.mjs`), and a while.
 const TOKEN_ENDED: Duration = Duration::from_secs(22);
@@ -31,8 +34,10 @@ pub fn trials() -> Vec<Trial> {
         OIDC.test("a_person_logs_in_by_an_address_that_they_copy", needs, manual),
         OIDC.test("a_login_that_cannot_be_renewed_says_why_and_what_to_do", needs, not_renewed),
         OIDC.test("the_table_of_accounts_wins_over_the_claim", needs, accounts),
+        OIDC.test("groups_of_a_token_make_its_user_a_member_of_tenants_for_its_calls", needs, groups),
         OIDC.test("tokens_for_others_of_root_expired_or_changed_open_nothing", needs, refused_tokens),
         OIDC.test("a_token_is_checked_while_the_provider_is_away_and_new_keys_are_fetched", needs, away),
+        OIDC_HOOK.test("a_program_of_the_site_names_the_account_or_says_why_not", needs, by_program),
     ]
 }
 
@@ -51,8 +56,27 @@ fn with_provider(options: &mut lattice_lab::up::Options) {
     options.network_api = true;
     options.agent_lines = format!(
         "api:\n  oidc:\n    issuer: {:?}\n    client_id: lattice\n    audience: [lattice, long, brief]\n    leeway_seconds: 0\n    \
-         ca: \"{{dir}}/ca/ca.crt\"\n    accounts: {{guest-42: nobody}}\n",
+         ca: \"{{dir}}/ca/ca.crt\"\n    accounts: {{guest-42: nobody}}\n    \
+         group_tenants: {{hpc-physics: physics}}\n",
         issuer()
+    );
+}
+
+/// The program that names accounts.
+fn program() -> PathBuf {
+    std::env::temp_dir().join(format!("lattice-e2e-accounts-{}", std::process::id()))
+}
+
+fn with_program(options: &mut lattice_lab::up::Options) {
+    let body = "#!/bin/sh\ncase $(cat) in\n*'\"sub\":\"ada\"'*) echo daemon ;;\n*) echo 'they have left the site' >&2; exit 1 ;;\nesac\n";
+    fs::write(program(), body).unwrap();
+    fs::set_permissions(program(), fs::Permissions::from_mode(0o755)).unwrap();
+    options.network_api = true;
+    options.agent_lines = format!(
+        "api:\n  oidc:\n    issuer: {:?}\n    client_id: lattice\n    audience: [long]\n    ca: \"{{dir}}/ca/ca.crt\"\n    \
+         account_hook: {:?}\n",
+        issuer(),
+        program()
     );
 }
 
@@ -72,8 +96,13 @@ impl Drop for Provider {
 
 static PROVIDER: Mutex<Option<Provider>> = Mutex::new(None);
 
-/// Ends the provider.
+/// Ends the provider, and removes the program that names accounts.
 pub fn close() {
+    let _ = fs::remove_file(program());
+    end_provider();
+}
+
+fn end_provider() {
     *PROVIDER.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
 
@@ -282,7 +311,7 @@ fn not_renewed(w: &World) {
     let home = home.0.as_path();
     log_in(w, home, "device", "user_code=", "daemon");
     let login = stored(w, home);
-    close();
+    end_provider();
     std::thread::sleep(TOKEN_ENDED);
     let done = run(remote(w, home).arg("whoami"));
     assert!(done.code() == 5 && done.err().contains("has ended: the login could not be renewed"), "{}", done.err());
@@ -295,13 +324,61 @@ fn not_renewed(w: &World) {
     let shown = done.err();
     assert!(["token", "refresh_token"].iter().all(|secret| !shown.contains(&text(&login, secret))), "a secret is shown");
     ok(w, home, &["logout"]);
-    close();
+    end_provider();
 }
 
 fn accounts(w: &World) {
     let _home = home(w);
     let me = accepted(w, &id_token(w, "long", "guest-42"));
     assert_eq!((text(&me, "account").as_str(), text(&me["authentication"], "subject").as_str()), ("nobody", "guest-42"), "{me}");
+}
+
+fn groups(w: &World) {
+    let home = home(w);
+    w.ok(&["admin", "tenant", "create", "physics"]);
+    // It is closed, and nobody is its member in the ledger.
+    for change in ["add", "remove"] {
+        w.ok(&["admin", "tenant", "member", change, "physics", "user:nobody"]);
+    }
+    let with = |token: &str, args: &[&str]| run(remote(w, &home.0).env("LATTICE_TOKEN", token).args(args));
+    let submit = ["submit", "-o", "name", "-D", "/", "--tenant", "physics", "--", "/bin/true"];
+    let dry = ["submit", "--dry-run", "-D", "/", "--tenant", "physics", "--", "/bin/true"];
+
+    let of_daemon = id_token(w, "long", "daemon");
+    let me = accepted(w, &of_daemon);
+    assert_eq!(me["member_of"], serde_json::json!(["physics"]), "{me}");
+    assert_eq!(with(&of_daemon, &dry).code(), 0);
+    let submitted = with(&of_daemon, &submit);
+    assert_eq!(submitted.code(), 0, "{}", submitted.err());
+    let id = submitted.out().trim().to_owned();
+    assert_eq!(text(&w.completed(&id), "tenant"), "physics");
+    let dag = home.0.join("flow.yaml");
+    fs::write(&dag, "name: flow\nallocations:\n  - {name: a, tenant: physics, entrypoint: [/bin/true]}\n").unwrap();
+    let dag = with(&of_daemon, &["dag", "submit", dag.to_str().unwrap()]);
+    assert_eq!(dag.code(), 0, "{}", dag.err());
+
+    // Without a tenant, nobody knows which one pays: no group makes one the default.
+    let unnamed = with(&of_daemon, &["submit", "-D", "/", "--", "/bin/true"]);
+    assert!(unnamed.code() == 2 && unnamed.err().contains("physics"), "{}", unnamed.err());
+    // The account itself is no member, and neither is a person without the group.
+    for refused in [w.run_as(DAEMON, &submit), with(&id_token(w, "long", "guest-42"), &submit)] {
+        assert!(refused.code() == 4 && refused.err().contains("is no member of tenant \"physics\""), "{}", refused.err());
+    }
+    w.wait("the tenant's work to end", || w.run(&["admin", "tenant", "delete", "physics"]).code() == 0);
+}
+
+fn by_program(w: &World) {
+    start(w);
+    let me = accepted(w, &id_token(w, "long", "ada"));
+    assert_eq!((text(&me, "account").as_str(), text(&me["authentication"], "subject").as_str()), ("daemon", "ada"), "{me}");
+    assert_refused(w, &id_token(w, "long", "daemon"), "they have left the site");
+    // Whoever can change the program could be anybody: then it names nobody.
+    let fresh = id_token(w, "long", "ada");
+    fs::set_permissions(program(), fs::Permissions::from_mode(0o777)).unwrap();
+    assert_refused(w, &fresh, "others can write to it");
+    fs::set_permissions(program(), fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(text(&accepted(w, &fresh), "account"), "daemon");
+    end_provider();
 }
 
 fn refused_tokens(w: &World) {
@@ -326,7 +403,7 @@ fn refused_tokens(w: &World) {
 fn away(w: &World) {
     let _home = home(w);
     let fresh = id_token(w, "long", "daemon");
-    close();
+    end_provider();
     // Nobody has seen this token here before.
     let done = with_token(w, &fresh);
     assert_eq!(done.code(), 0, "{}", done.err());
@@ -334,5 +411,5 @@ fn away(w: &World) {
     start(w);
     let me = accepted(w, &id_token(w, "long", "daemon"));
     assert_eq!(text(&me, "account"), "daemon");
-    close();
+    end_provider();
 }

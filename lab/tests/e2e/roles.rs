@@ -13,6 +13,7 @@ static ROLES: Group = Group { theme: "roles", name: "roles", nodes: 2, quorum: 1
 pub fn trials() -> Vec<Trial> {
     vec![
         ROLES.test("a_tenant_with_members_takes_work_of_these_alone", &[], members),
+        ROLES.test("a_project_takes_work_of_its_members_and_an_admin_of_the_tenant_says_who_they_are", &[], projects),
         ROLES.test("work_that_names_no_tenant_gets_its_owners", &[], default_tenant),
         ROLES.test("an_admin_of_a_tenant_acts_for_its_work_and_for_nothing_else", &[Need::Accounts], tenant_admin),
         ROLES.test("an_operator_by_a_role_runs_nodes_until_the_role_is_revoked", &[], operator),
@@ -105,6 +106,43 @@ fn tenant_of(w: &World, id: &str) -> String {
 fn query(w: &World, args: &[&str]) -> Vec<Value> {
     let answer = w.lattice.json(&[&["audit", "query"], args].concat()).unwrap_or_else(|e| panic!("{e:#}"));
     answer.as_array().unwrap().clone()
+}
+
+fn projects(w: &World) {
+    let _restored = tenants(w);
+    let of = |project: &'static str| ["--tenant", "physics", "--project", project];
+    // A label, while the tenant has no projects.
+    submit(w, NOBODY, &of("label"));
+    w.ok(&["admin", "role", "grant", "tenant-admin", "daemon", "--tenant", "physics"]);
+    let admin = |args: &[&str]| {
+        let done = w.run_as(DAEMON, &[&["admin", "project"], args].concat());
+        assert_eq!(done.code(), 0, "{args:?}: {}", done.err());
+        done.out()
+    };
+    admin(&["create", "physics/higgs"]);
+    refused_as(w, DAEMON, &["admin", "project", "create", "chemistry/x"], &["chemistry"]);
+    refused_as(w, NOBODY, &["admin", "project", "create", "physics/x"], &["hint: "]);
+    submit(w, NOBODY, &of("higgs"));
+    let unknown = w.run_as(NOBODY, &["submit", "--tenant", "physics", "--project", "label", "--", "true"]);
+    assert!(unknown.code() == 3 && unknown.err().contains("tenant \"physics\" has no project \"label\""), "{}", unknown.err());
+
+    admin(&["member", "add", "physics/higgs", "user:nobody"]);
+    submit(w, NOBODY, &of("higgs"));
+    let why = ["user daemon is no member of project \"higgs\"", "lattice admin project member add physics/higgs user:daemon"];
+    refused_as(w, DAEMON, &["submit", "--tenant", "physics", "--project", "higgs", "--", "true"], &why);
+    refused_as(w, DAEMON, &["submit", "--dry-run", "--tenant", "physics", "--project", "higgs", "--", "true"], &why);
+    submit(w, DAEMON, &["--tenant", "physics"]);
+    let listed = w.lattice.json(&["admin", "project", "list", "physics"]).unwrap();
+    assert_eq!(listed, serde_json::json!([{"name": "higgs", "closed": true, "members": ["user:nobody"]}]));
+    assert!(admin(&["list", "physics"]).contains("user:nobody"));
+
+    admin(&["member", "remove", "physics/higgs", "nobody"]);
+    refused_as(w, NOBODY, &["submit", "--tenant", "physics", "--project", "higgs", "--", "true"], &["is no member of project"]);
+    admin(&["delete", "physics/higgs"]);
+    submit(w, NOBODY, &of("label"));
+    let changes = query(w, &["--type", "project-member-added"]);
+    let change = changes.last().expect("a record");
+    assert!(text(change, "actor") == "daemon@n1" && text(change, "detail").contains("physics/higgs"), "{change}");
 }
 
 /// The name of the group that `nobody` is in.

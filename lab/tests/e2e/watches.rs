@@ -275,7 +275,7 @@ fn submit_all(w: &World, count: usize) -> BTreeSet<String> {
                 let spec = AllocationSpec { nodes: 9, ..AllocationSpec::new("many", command, Path::new("/")) };
                 let (name, uid) = if number % OTHERS == 0 { ("nobody", NOBODY) } else { ("root", 0) };
                 let owner = Principal { name: name.into(), uid, gid: uid, groups: vec![] };
-                let request = Request::Submit { id, spec: Box::new(spec), owner, claim: None, life: None };
+                let request = Request::Submit { id, spec: Box::new(spec), owner, claim: None, life: None, login_tenants: [].into() };
                 let answer = client.call(&request, JOB).await;
                 assert!(matches!(answer, Ok(Answer::Done { .. })), "{answer:?}");
                 id.to_string()

@@ -58,6 +58,11 @@ impl Scopes {
         Self(Scope::ALL.into())
     }
 
+    /// Those of a program that works as its account: roles do not count.
+    pub fn work() -> Self {
+        Self([Scope::Read, Scope::Work].into())
+    }
+
     /// Whether a method with this row may be called at all; what the account may do is checked besides.
     pub fn allow(&self, rule: &Rule) -> bool {
         self.0.iter().any(|scope| scope.allows(rule))

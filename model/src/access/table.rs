@@ -58,9 +58,12 @@ table! {
     "AccountingService/History":             own tenant all all own reads;
     "AccountingService/MoveStore":           no no no all no changes;
     "AccountingService/Status":              all all all all all reads;
+    "AdminService/AddProjectMember":         no tenant no all no changes;
     "AdminService/AddTenantMember":          no tenant no all no changes;
     "AdminService/ChangeMembers":            no no no all no changes;
+    "AdminService/CreateProject":            no tenant no all no changes;
     "AdminService/CreateTenant":             no no no all no changes;
+    "AdminService/DeleteProject":            no tenant no all no changes;
     "AdminService/DeleteTenant":             no no no all no changes;
     "AdminService/ExportAudit":              no no no all no reads;
     "AdminService/GetLimits":                all all all all all reads;
@@ -71,6 +74,7 @@ table! {
     "AdminService/IssueToken":               no no no all no changes;
     "AdminService/ListGossipKeys":           all all all all all reads;
     "AdminService/ListNetworkDomains":       all all all all all reads;
+    "AdminService/ListProjects":             no tenant all all no reads;
     "AdminService/ListRevocations":          all all all all all reads;
     "AdminService/ListRoles":                own tenant all all own reads;
     "AdminService/ListServices":             all all all all all reads;
@@ -81,6 +85,7 @@ table! {
     "AdminService/LookupService":            all all all all all reads;
     "AdminService/QueryAudit":               own tenant all all own reads;
     "AdminService/QuorumStatus":             all all all all all reads;
+    "AdminService/RemoveProjectMember":      no tenant no all no changes;
     "AdminService/RemoveTenantMember":       no tenant no all no changes;
     "AdminService/RevokeCertificates":       no no no all no changes;
     "AdminService/RevokeRole":               no no no all no changes;

@@ -21,7 +21,7 @@ use super::{
     VniPoolChange, holds, level,
 };
 use lattice_ledger_state::keyring::Secret;
-use lattice_model::access::{MemberChange, MemberStep, Role, RoleBinding, RootMay, Subject, SubjectName};
+use lattice_model::access::{MemberChange, MemberStep, ProjectChange, ProjectStep, Role, RoleBinding, RootMay, Subject, SubjectName};
 use lattice_model::access_token::{AccessToken, TokenId};
 use lattice_model::conformance::Components;
 use lattice_model::ended_work::AccountedUntil;
@@ -31,6 +31,7 @@ use lattice_model::{
     NodeReport, Preemption, Principal, ReportItem, Revision, SharePolicy, TaskSet, TelemetryMode, Timestamp, When,
 };
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use uuid::Uuid;
 
 /// Generates [`Action`] from a table with a row for each command:
@@ -474,6 +475,12 @@ commands! { |ledger, context|
     SubmitDag { id: DagId, owner: Principal, dag: Box<DagSubmission> }
         => 1, New, Owner(Some(owner)), dag.bytes_about(), ledger.submit_dag(context, *id, owner, dag);
 
+    /// A submission of a user whose login names tenants. The agent vouches for them, as for the user's
+    /// groups: the owner counts as their member for this command alone.
+    SubmitByLogin { tenants: BTreeSet<String>, submission: Box<Action> }
+        => 1, New, submitter(submission), 64 + tenants.iter().map(|name| 8 + name.len()).sum::<usize>() + submission.bytes_about(),
+        ledger.submit_by_login(context, tenants, submission);
+
     /// Ends all allocations of a DAG that have not ended. Each command ends some of them; if all have
     /// ended, nothing changes (success).
     CancelDag { id: DagId, by: Principal }
@@ -492,6 +499,10 @@ commands! { |ledger, context|
     SetTenantMember { change: MemberChange, by: String }
         => 1, member_urgency(change), Operator(by, &["AdminService/AddTenantMember", "AdminService/RemoveTenantMember"]),
         member_bytes(change), ledger.set_tenant_member(context, change, by);
+
+    /// Registers or deletes a project of a tenant, or changes its members. Adding what is there is a success.
+    SetProject { change: ProjectChange, by: String }
+        => 1, project_urgency(change), Operator(by, &PROJECT_METHODS), project_bytes(change), ledger.set_project(context, change, by);
 
     /// Issues a token of the network API. Its id is the idempotency key: repeating the same token is a
     /// success.
@@ -525,6 +536,7 @@ impl Action {
     pub fn concerns_tenant(&self) -> Option<&str> {
         match self {
             Self::SetTenantMember { change, .. } => Some(&change.tenant),
+            Self::SetProject { change, .. } => Some(&change.tenant),
             _ => None,
         }
     }
@@ -536,6 +548,14 @@ impl Action {
             Self::SetTenantMember { change, .. } => change.needs_system_admin(),
             _ => false,
         }
+    }
+}
+
+/// Who may request what a login submits. Nothing else is requested by a login.
+fn submitter(submission: &mut Action) -> Requester<'_> {
+    match submission {
+        Action::SubmitDag { owner, .. } => Owner(Some(owner)),
+        _ => Member,
     }
 }
 
@@ -552,6 +572,26 @@ fn member_urgency(change: &MemberChange) -> Urgency {
         MemberStep::Add { .. } => New,
         MemberStep::Remove { .. } => Keeps,
     }
+}
+
+/// The methods that change projects.
+const PROJECT_METHODS: [&str; 4] =
+    ["AdminService/AddProjectMember", "AdminService/CreateProject", "AdminService/DeleteProject", "AdminService/RemoveProjectMember"];
+
+fn project_urgency(change: &ProjectChange) -> Urgency {
+    match change.step {
+        ProjectStep::Create | ProjectStep::Add { .. } => New,
+        ProjectStep::Delete | ProjectStep::Remove { .. } => Keeps,
+    }
+}
+
+fn project_bytes(change: &ProjectChange) -> usize {
+    let account = match &change.step {
+        ProjectStep::Create | ProjectStep::Delete => 0,
+        ProjectStep::Add { account } => subject_bytes(account),
+        ProjectStep::Remove { account } => account.name.len(),
+    };
+    256 + change.tenant.len() + change.project.len() + account
 }
 
 fn member_bytes(change: &MemberChange) -> usize {

@@ -12,6 +12,7 @@ use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, Claim, EndReason, Epoch, HoldKind, MailEvent, NodeId,
     Principal, SharePhase, Timestamp, WorkUsage,
 };
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl Ledger {
@@ -31,8 +32,9 @@ impl Ledger {
         if spec.depends_on.iter().any(|dependency| dependency.on == id) {
             return Err(Refusal::Dependency { on: id.to_string(), why: DependencyRefusal::Itself });
         }
-        let spec = &*self.with_tenant(spec, owner)?;
+        let spec = &*self.with_tenant(spec, owner, &context.login_tenants)?;
         self.admits_to_queue(spec)?;
+        self.admits_to_project(spec, owner)?;
         admits_times(spec, context.at)?;
         self.admits_to_reservation(spec, owner, context.at)?;
         self.admits_dependencies(spec, owner)?;
@@ -80,13 +82,21 @@ impl Ledger {
         number
     }
 
-    /// Checks whether the submission would be accepted now. Changes nothing.
+    /// Checks whether the submission would be accepted now. Changes nothing. `login_tenants`: tenants of which the
+    /// owner counts as a member by its login.
     ///
     /// # Errors
     /// The refusal that the submission would get.
-    pub fn admits_submission(&self, spec: &AllocationSpec, owner: &Principal, now: Timestamp) -> Result<(), Refusal> {
-        let spec = &*self.with_tenant(spec, owner)?;
+    pub fn admits_submission(
+        &self,
+        spec: &AllocationSpec,
+        owner: &Principal,
+        login_tenants: &BTreeSet<String>,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        let spec = &*self.with_tenant(spec, owner, login_tenants)?;
         self.admits_to_queue(spec)?;
+        self.admits_to_project(spec, owner)?;
         admits_times(spec, now.max(self.time))?;
         self.admits_to_reservation(spec, owner, now.max(self.time))?;
         self.admits_dependencies(spec, owner)?;

@@ -18,6 +18,8 @@ pub(super) struct ApplyContext {
     pub(super) at: Timestamp,
     pub(super) audit: Vec<AuditRecord>,
     pub(super) changed: Changed,
+    /// Tenants of which a submission's owner counts as a member by its login.
+    pub(super) login_tenants: BTreeSet<String>,
     /// The counts of allocations before this command changed them; `None`: the allocation did not
     /// exist.
     pub(super) before: BTreeMap<AllocationId, Option<Counts>>,
@@ -47,6 +49,7 @@ impl ApplyContext {
             at,
             audit: Vec::new(),
             changed: Changed::default(),
+            login_tenants: BTreeSet::new(),
             before: BTreeMap::new(),
             nodes_before: BTreeMap::new(),
             allocations_before: BTreeMap::new(),

@@ -51,7 +51,7 @@ fn users_limit(users: UserLimitsChange, dag_size: Option<u32>) -> Action {
 /// What a dry run and a submission say, which is the same.
 fn refused(s: &mut Story, number: u128, dag: DagSubmission) -> String {
     let before = s.ledger.allocations().count();
-    let dry = s.ledger.admits_dag(&user(7), &dag, s.now()).unwrap_err();
+    let dry = s.ledger.admits_dag(&user(7), &dag, &[].into(), s.now()).unwrap_err();
     let refusal = s.act(submission(number, dag)).unwrap_err();
     assert_eq!((&dry, s.ledger.allocations().count()), (&refusal, before), "nothing was submitted");
     assert!(s.ledger.dag(dag_id(number)).is_none());

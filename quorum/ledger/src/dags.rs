@@ -106,7 +106,7 @@ impl Ledger {
             let same = there.owner == *owner && there.digest == digest_of(submission)?;
             return if same { Ok(Outcome::Done) } else { Err(Refusal::DagExists { id }) };
         }
-        let specs = self.admits_steps(owner, submission)?;
+        let specs = self.admits_steps(owner, submission, &context.login_tenants)?;
         let record = Arc::new(Dag { digest: digest_of(submission)?, ..record_of(id, owner, submission, context.at) });
         self.admits_record(&record)?;
         self.admits_dag_of_user(context, &specs, owner)?;
@@ -131,19 +131,31 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Checks whether the submission would be accepted now. Changes nothing.
+    /// Checks whether the submission would be accepted now. Changes nothing. `login_tenants`: tenants of which the
+    /// owner counts as a member by its login.
     ///
     /// # Errors
     /// The refusal that the submission would get.
-    pub fn admits_dag(&self, owner: &Principal, submission: &DagSubmission, now: Timestamp) -> Result<(), Refusal> {
-        let specs = self.admits_steps(owner, submission)?;
+    pub fn admits_dag(
+        &self,
+        owner: &Principal,
+        submission: &DagSubmission,
+        login_tenants: &BTreeSet<String>,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        let specs = self.admits_steps(owner, submission, login_tenants)?;
         let at = now.max(self.time);
         self.admits_record(&record_of(DagId(uuid::Uuid::nil()), owner, submission, at))?;
         self.would_admit_dag_of_user(&specs, owner, at)
     }
 
     /// The whole specification of each step, if all of them are admissible together.
-    fn admits_steps(&self, owner: &Principal, submission: &DagSubmission) -> Result<Vec<AllocationSpec>, Refusal> {
+    fn admits_steps(
+        &self,
+        owner: &Principal,
+        submission: &DagSubmission,
+        login_tenants: &BTreeSet<String>,
+    ) -> Result<Vec<AllocationSpec>, Refusal> {
         let malformed = |why: String| Err(Refusal::Malformed { why });
         let (steps, most) = (submission.steps.len(), self.limits.dag_size.steps());
         if steps > most as usize {
@@ -164,7 +176,7 @@ impl Ledger {
         }
         let mut names = BTreeSet::new();
         let mut earlier = Earlier::default();
-        let tenants = self.own_tenants(owner);
+        let tenants = self.own_tenants(owner, login_tenants);
         let mut specs = Vec::with_capacity(steps);
         for step in &submission.steps {
             if !is_dag_name(&step.name) || !names.insert(&step.name) {
@@ -187,6 +199,7 @@ impl Ledger {
             return Err(Refusal::AllocationExists { id });
         }
         self.admits_to_queue(spec)?;
+        self.admits_to_project(spec, owner)?;
         admits_times(spec, self.time)?;
         self.admits_to_reservation(spec, owner, self.time)?;
         follows_few(spec)?;

@@ -327,7 +327,7 @@ fn submissions_that_cannot_depend_on_something_are_refused_and_change_nothing() 
     s.submit(1, 1, RequeuePolicy::Never, 0);
     let refused = |s: &mut Story, number, on: &[(u128, DependencyCondition)], uid| {
         let spec = depending(on);
-        let would_be = s.ledger.admits_submission(&spec, &user(uid), s.now());
+        let would_be = s.ledger.admits_submission(&spec, &user(uid), &[].into(), s.now());
         let before = s.ledger.allocations().count();
         let refusal = s.act(submission(number, spec, uid)).unwrap_err();
         assert_eq!(s.ledger.allocations().count(), before);

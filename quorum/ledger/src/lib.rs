@@ -94,6 +94,7 @@ mod key_rotation;
 mod leases;
 mod level;
 mod limits;
+mod login_submissions;
 mod mail;
 mod members;
 mod networks;
@@ -102,6 +103,7 @@ mod nodes;
 mod notifications;
 mod outcome;
 mod preemptions;
+mod projects;
 mod recovery;
 mod refusal;
 mod registration;
@@ -178,6 +180,8 @@ mod network_scenarios;
 mod preemption_scenarios;
 #[cfg(test)]
 mod priority_scenarios;
+#[cfg(test)]
+mod project_scenarios;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]

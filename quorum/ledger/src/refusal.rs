@@ -133,6 +133,12 @@ pub enum Refusal {
     NoSuchBinding { subject: SubjectName, role: Role, tenant: Option<String> },
     #[error("{subject} is no member of tenant {tenant:?}")]
     NoSuchMember { tenant: String, subject: SubjectName },
+    #[error("tenant {tenant:?} has no project {project:?}")]
+    NoSuchProject { tenant: String, project: String },
+    #[error("user {user} is no member of project {project:?} of tenant {tenant:?}")]
+    NotOfProject { tenant: String, project: String, user: String },
+    #[error("{subject} is no member of project {project:?} of tenant {tenant:?}")]
+    NoSuchProjectMember { tenant: String, project: String, subject: SubjectName },
     /// Also where the requester may not know of it.
     #[error("there is no token {id}")]
     NoSuchToken { id: TokenId },
@@ -343,6 +349,13 @@ impl Refusal {
             }
             Self::NoSuchBinding { .. } => "`lattice admin role list` shows who has which role".to_owned(),
             Self::NoSuchMember { tenant, .. } => format!("`lattice admin tenant member list {tenant}` lists them"),
+            Self::NoSuchProject { tenant, .. } => {
+                format!("leave --project out, or ask an admin of the tenant, who lists them: `lattice admin project list {tenant}`")
+            }
+            Self::NotOfProject { tenant, project, user } => {
+                format!("an admin of the tenant adds members: `lattice admin project member add {tenant}/{project} user:{user}`")
+            }
+            Self::NoSuchProjectMember { tenant, .. } => format!("`lattice admin project list {tenant}` shows them"),
             Self::NoSuchToken { .. } => "`lattice admin token list` shows those that you may revoke".to_owned(),
             Self::TenantExists { name } => format!("change them with `lattice admin tenant update {name}`"),
             Self::TenantHasWork { .. } => "wait for it, or cancel it".to_owned(),

@@ -210,6 +210,11 @@ fn action(step: Step) -> Action {
     }
 }
 
+/// The names of all tenants.
+fn names_of(ledger: &Ledger) -> BTreeSet<String> {
+    ledger.tenants.keys().cloned().collect()
+}
+
 fn agree(ledger: &Ledger, record: &Record) {
     assert!(ledger.role_bindings().eq(&record.roles));
     for tenant in TENANTS {
@@ -217,7 +222,7 @@ fn agree(ledger: &Ledger, record: &Record) {
         assert_eq!(ledger.tenant_members(tenant).ok(), wanted, "{tenant}");
     }
     for principal in principals() {
-        let standing = ledger.standing_of(&principal);
+        let standing = ledger.standing_of(&principal, &[].into(), &names_of(ledger));
         let since = |name: &String| ledger.tenant(name).map(|tenant| (name.clone(), tenant.since));
         let admin_since: BTreeMap<_, _> = standing.roles.admin_of.iter().filter_map(since).collect();
         assert_eq!(standing.roles.admin_since, admin_since, "{principal:?}");

@@ -27,13 +27,13 @@ impl Ledger {
 
     /// The roles of a principal.
     pub fn roles_of(&self, by: &Principal) -> Roles {
-        let mut roles = Roles::of(by, self.roles.iter(), self.limits.root_may);
+        let mut roles = Roles::of(by, self.roles.of(by), self.limits.root_may);
         if by.is_root()
             && let Some((account, _machine)) = by.name.rsplit_once('@')
         {
             let account = Principal { name: account.to_owned(), ..by.clone() };
             let Roles { operator, system_admin, admin_of, root: _, admin_since: _ } =
-                Roles::of(&account, self.roles.iter(), self.limits.root_may);
+                Roles::of(&account, self.roles.of(&account), self.limits.root_may);
             roles.operator |= operator;
             roles.system_admin |= system_admin;
             roles.admin_of.extend(admin_of);

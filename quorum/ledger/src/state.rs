@@ -20,8 +20,10 @@ use lattice_ledger_state::job_numbers::JobNumbers;
 use lattice_ledger_state::keyring::Keyring;
 use lattice_ledger_state::names::Names;
 use lattice_ledger_state::node_index::NodeIndex;
+use lattice_ledger_state::projects::Projects;
 use lattice_ledger_state::removals::Removals;
 use lattice_ledger_state::revocations::Revocations;
+use lattice_ledger_state::role_bindings::RoleBindings;
 use lattice_ledger_state::scaled_services::ServiceReplicas;
 use lattice_ledger_state::scripts::Scripts;
 use lattice_ledger_state::submission_rates::SubmissionRates;
@@ -31,7 +33,7 @@ use lattice_ledger_state::tenant_usage::TenantUsage;
 use lattice_ledger_state::usage_records::UsageRecords;
 use lattice_ledger_state::user_limits::UserLimits;
 use lattice_ledger_state::user_usage::UserUsage;
-use lattice_model::access::{RoleBinding, RootMay};
+use lattice_model::access::RootMay;
 use lattice_model::{
     Allocation, AllocationId, BudgetPeriod, DagSize, Epoch, Generation, InteractiveSession, MemberId, Node, NodeId, Principal, Reservation,
     Revision, SharePolicy, Tenant, Timestamp, VCluster, VniPool,
@@ -182,11 +184,14 @@ pub struct Ledger {
     #[serde(default, skip_serializing_if = "Dags::is_empty")]
     pub(super) dags: Dags,
     /// The granted roles.
-    #[serde(default, skip_serializing_if = "OrdSet::is_empty", deserialize_with = "each_in_turn")]
-    pub(super) roles: OrdSet<RoleBinding>,
+    #[serde(default, skip_serializing_if = "RoleBindings::is_empty")]
+    pub(super) roles: RoleBindings,
     /// The members of tenants, and which tenants are closed.
     #[serde(default, skip_serializing_if = "TenantMembers::is_empty")]
     pub(super) tenant_members: TenantMembers,
+    /// The registered projects of tenants.
+    #[serde(default, skip_serializing_if = "Projects::is_empty")]
+    pub(super) projects: Projects,
     /// The tokens with which programs call the API over the network.
     #[serde(default, skip_serializing_if = "AccessTokens::is_empty")]
     pub(super) access_tokens: AccessTokens,
@@ -250,8 +255,9 @@ impl Default for Ledger {
             usage_records: UsageRecords::default(),
             budget_marks: BudgetMarks::default(),
             dags: Dags::default(),
-            roles: OrdSet::new(),
+            roles: RoleBindings::default(),
             tenant_members: TenantMembers::default(),
+            projects: Projects::default(),
             access_tokens: AccessTokens::default(),
         }
     }

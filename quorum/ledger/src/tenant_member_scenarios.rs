@@ -4,7 +4,9 @@ use super::scenarios::{Story, id, spec, user};
 use super::tenant_members::MEMBERS_MAX;
 use super::{Action, AllocationChange, Outcome, QuotaChange, Refusal, SoftLimitsChange, TenantChange, lane_id};
 use crate::{EndedLimitsChange, UserLimitsChange};
-use lattice_model::access::{MemberChange, MemberStep, Role, RoleBinding, Roles, RootMay, Standing, Subject, SubjectName, TenantMember};
+use lattice_model::access::{
+    LOGIN_TENANTS_MAX, MemberChange, MemberStep, Role, RoleBinding, Roles, RootMay, Standing, Subject, SubjectName, TenantMember,
+};
 use lattice_model::{
     AllocationSpec, Amount, AuditAction, AuditRecord, DagId, DagStep, DagSubmission, Drain, Principal, RequeuePolicy, ScaleMetric,
     ScalePolicy, Scaling, TaskGroup, TaskIndices,
@@ -22,6 +24,11 @@ fn group(gid: u32) -> Subject {
 
 fn in_groups(uid: u32, groups: &[u32]) -> Principal {
     Principal { groups: groups.to_vec(), ..user(uid) }
+}
+
+/// What the ledger knows of a user, with all tenants that are closed to it.
+fn standing(s: &Story, uid: u32, login_tenants: &BTreeSet<String>) -> Standing {
+    s.ledger.standing_of(&user(uid), login_tenants, &s.ledger.tenants.keys().cloned().collect())
 }
 
 fn tenants(s: &mut Story, names: &[&str]) {
@@ -60,7 +67,7 @@ fn submission(number: u128, spec: AllocationSpec, owner: &Principal) -> Action {
 
 /// The tenant that a submission gets. A dry run says the same.
 fn submit(s: &mut Story, number: u128, tenant: &str, owner: &Principal) -> Result<String, Refusal> {
-    let dry = s.ledger.admits_submission(&of_tenant(tenant), owner, s.now());
+    let dry = s.ledger.admits_submission(&of_tenant(tenant), owner, &[].into(), s.now());
     let result = s.act(submission(number, of_tenant(tenant), owner));
     assert_eq!(dry.err(), result.clone().err());
     result.map(|_| stored(s, number))
@@ -193,7 +200,7 @@ fn a_tenant_whose_last_member_has_left_takes_work_of_its_admins_and_root_alone()
     assert_eq!(submit(&mut s, 2, "a", &user(3)), Ok("a".into()));
     assert_eq!(submit(&mut s, 3, "a", &user(0)), Ok("a".into()));
     let closed = BTreeSet::from(["a".to_owned()]);
-    assert_eq!((s.ledger.standing_of(&user(4)).closed_to_it, s.ledger.standing_of(&user(3)).member_of), (closed.clone(), closed));
+    assert_eq!((standing(&s, 4, &BTreeSet::new()).closed_to_it, standing(&s, 3, &BTreeSet::new()).member_of), (closed.clone(), closed));
 }
 
 #[test]
@@ -237,13 +244,13 @@ fn steps_of_a_dag_get_the_tenant_and_one_that_cannot_keeps_all_of_them_away() {
         s.done(add(tenant, account(7), false));
     }
     let refused = s.act(submit(dag(["a", ""]))).unwrap_err();
-    assert_eq!(s.ledger.admits_dag(&owner, &dag(["a", ""]), s.now()), Err(refused.clone()));
+    assert_eq!(s.ledger.admits_dag(&owner, &dag(["a", ""]), &[].into(), s.now()), Err(refused.clone()));
     let Refusal::DagStep { step, refusal } = &refused else { panic!("{refused:?}") };
     assert!(step == "s2" && matches!(**refusal, Refusal::TenantNotNamed { .. }) && refused.remedy().is_some());
     assert_eq!(s.ledger.allocations().count(), 0);
 
     s.done(add("a", account(7), true));
-    assert_eq!(s.ledger.admits_dag(&owner, &dag(["b", ""]), s.now()), Ok(()));
+    assert_eq!(s.ledger.admits_dag(&owner, &dag(["b", ""]), &[].into(), s.now()), Ok(()));
     s.done(submit(dag(["b", ""])));
     assert_eq!([1, 2].map(|number| stored(&s, number)), ["b", "a"]);
     s.done(add("b", account(7), true));
@@ -360,14 +367,42 @@ fn a_standing_has_the_roles_the_tenants_that_are_open_and_closed_and_the_default
         closed_to_it: set(&["zoology"]),
         default_tenant: Some("physics".into()),
     };
-    assert_eq!(s.ledger.standing_of(&user(7)), wanted);
+    assert_eq!(standing(&s, 7, &BTreeSet::new()), wanted);
     s.done(add("own", account(7), false));
-    assert_eq!(s.ledger.standing_of(&user(7)), Standing { by_role: set(&[]), ..wanted }, "it is a member, too");
+    assert_eq!(standing(&s, 7, &BTreeSet::new()), Standing { by_role: set(&[]), ..wanted }, "it is a member, too");
     let stranger = Standing { closed_to_it: set(&["own", "physics", "zoology"]), ..Standing::default() };
-    assert_eq!(s.ledger.standing_of(&user(4)), stranger);
+    assert_eq!(standing(&s, 4, &BTreeSet::new()), stranger);
     s.done(add("own", account(4), false));
     s.done(add("physics", account(4), false));
-    assert_eq!(s.ledger.standing_of(&user(4)).default_tenant, None, "two, and none is the default");
+    assert_eq!(standing(&s, 4, &BTreeSet::new()).default_tenant, None, "two, and none is the default");
+}
+
+#[test]
+fn a_login_makes_its_user_a_member_for_one_command_and_sets_no_default() {
+    let mut s = Story::new(0);
+    tenants(&mut s, &["open", "physics"]);
+    s.done(add("physics", account(1), false));
+    let login = |name: &str| BTreeSet::from([name.to_owned()]);
+    let of_physics = |number: u128| submission(number, of_tenant("physics"), &user(7));
+    for refused in [of_physics(1), of_physics(1).by_login(login("open"))] {
+        assert!(matches!(s.act(refused), Err(Refusal::NotOfTenant { .. })));
+    }
+    s.done(of_physics(1).by_login(login("physics")));
+    assert_eq!(stored(&s, 1), "physics");
+    assert!(s.act(of_physics(2)).is_err(), "the login is not in the ledger");
+
+    let unnamed = |tenant: &str| submission(3, of_tenant(""), &user(7)).by_login(login(tenant));
+    assert!(matches!(s.act(unnamed("physics")), Err(Refusal::TenantNotNamed { .. })), "a member without a default");
+    s.done(unnamed("open"));
+    assert_eq!(stored(&s, 3), "");
+
+    let by_login = standing(&s, 7, &login("physics"));
+    assert_eq!((by_login.member_of, by_login.closed_to_it), (login("physics"), BTreeSet::new()));
+    let submission = Box::new(grant(7, Role::Operator, None));
+    let granted = s.act(Action::SubmitByLogin { tenants: login("physics"), submission });
+    assert!(matches!(granted, Err(Refusal::Malformed { .. })));
+    let too_many = (0..=LOGIN_TENANTS_MAX).map(|number| format!("t{number}")).collect();
+    assert!(matches!(s.act(of_physics(4).by_login(too_many)), Err(Refusal::TooMany { .. })));
 }
 
 #[test]

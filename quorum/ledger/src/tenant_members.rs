@@ -9,6 +9,9 @@
 //! A tenant is closed from its first member on, and stays so after its last one has left: who removes
 //! somebody lets nobody in. Deleting it forgets that.
 //!
+//! A login at the site's identity provider may name tenants (`login_submissions`): then its user counts as
+//! their member, without a default.
+//!
 //! This is decided when work is submitted. Later changes of the members do not concern it. Root means root
 //! while it acts for everybody.
 
@@ -40,11 +43,13 @@ impl Ledger {
         Ok(self.tenant_members.of_tenant(tenant).collect())
     }
 
-    /// What is known of a principal.
-    pub fn standing_of(&self, by: &Principal) -> Standing {
-        let own = self.own_tenants(by);
-        let (member_of, closed_to_it): (BTreeSet<String>, BTreeSet<String>) =
-            self.tenant_members.closed().map(str::to_owned).partition(|tenant| own.includes(tenant));
+    /// What is known of a principal, whose login makes it a member of `login_tenants` as well. Of the tenants that are
+    /// closed to it, those of `about` alone are named.
+    pub fn standing_of(&self, by: &Principal, login_tenants: &BTreeSet<String>, about: &BTreeSet<String>) -> Standing {
+        let own = self.own_tenants(by, login_tenants);
+        let member_of: BTreeSet<String> = self.tenant_members.closed().filter(|tenant| own.includes(tenant)).map(str::to_owned).collect();
+        let is_closed_to_it = |tenant: &&String| self.tenant_members.is_closed(tenant) && !own.includes(tenant);
+        let closed_to_it = about.iter().filter(is_closed_to_it).cloned().collect();
         let by_role = member_of.iter().filter(|tenant| !own.member_of.contains(tenant.as_str())).cloned().collect();
         let default_tenant = own.default.map(str::to_owned);
         Standing { member_of, by_role, closed_to_it, default_tenant, roles: own.roles().clone() }
@@ -113,16 +118,22 @@ impl Ledger {
     ///
     /// # Errors
     /// As [`OwnTenants::missing`].
-    pub(super) fn with_tenant<'a>(&self, spec: &'a AllocationSpec, owner: &Principal) -> Result<Cow<'a, AllocationSpec>, Refusal> {
-        Ok(match self.own_tenants(owner).missing(spec)? {
+    pub(super) fn with_tenant<'a>(
+        &self,
+        spec: &'a AllocationSpec,
+        owner: &Principal,
+        login_tenants: &BTreeSet<String>,
+    ) -> Result<Cow<'a, AllocationSpec>, Refusal> {
+        Ok(match self.own_tenants(owner, login_tenants).missing(spec)? {
             Some(tenant) => Cow::Owned(AllocationSpec { tenant, ..spec.clone() }),
             None => Cow::Borrowed(spec),
         })
     }
 
-    /// What the members of tenants say of the work of this owner.
-    pub(super) fn own_tenants<'a>(&'a self, owner: &'a Principal) -> OwnTenants<'a> {
-        let (mut member_of, mut of_account, mut of_groups) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    /// What the members of tenants say of the work of this owner, whom its login makes a member of `login_tenants`.
+    pub(super) fn own_tenants<'a>(&'a self, owner: &'a Principal, login_tenants: &'a BTreeSet<String>) -> OwnTenants<'a> {
+        let mut member_of: BTreeSet<&str> = login_tenants.iter().map(String::as_str).collect();
+        let (mut of_account, mut of_groups) = (BTreeSet::new(), BTreeSet::new());
         for (tenant, member, is_default) in self.tenant_members.memberships(owner) {
             member_of.insert(tenant);
             if is_default {
@@ -179,7 +190,7 @@ impl OwnTenants<'_> {
         }
         let is_closed = |tenant: &&str| self.ledger.tenant_members.is_closed(tenant);
         let admin_of = self.roles().admin_of.iter().map(String::as_str).filter(is_closed);
-        let its: BTreeSet<&str> = self.member_of.iter().copied().chain(admin_of).collect();
+        let its: BTreeSet<&str> = self.member_of.iter().copied().filter(is_closed).chain(admin_of).collect();
         if its.is_empty() {
             return Ok(());
         }

@@ -208,6 +208,7 @@ impl Ledger {
         self.budget_marks.remove(name);
         let (members, admins) = (self.tenant_members.count_of(name), self.revoke_admins_of(name));
         self.tenant_members.remove_tenant(name);
+        self.projects.remove_tenant(name);
         self.keep_usage_of_tenant(context, name, false);
         context.changed.tenants.insert(name.to_owned());
         let detail = match (members, admins) {

@@ -352,7 +352,7 @@ fn a_class_above_that_of_the_tenant_is_refused() {
     let refused = refused.unwrap_err();
     assert_eq!(refused.to_string(), "work of tenant \"physics\" may have preemption classes up to 6; this has 7");
     assert!(refused.remedy().is_some_and(|remedy| remedy.contains("--preemption-class 6 or less")));
-    assert_eq!(s.ledger.admits_submission(&of_class(7), &user(7), s.now()), Err(refused));
+    assert_eq!(s.ledger.admits_submission(&of_class(7), &user(7), &[].into(), s.now()), Err(refused));
     s.done(submit(1, of_class(6)));
     // Work of others, and any class where there is no bound.
     s.done(submit(2, AllocationSpec { preemption_class: 10, ..spec(1, RequeuePolicy::Never, 0) }));

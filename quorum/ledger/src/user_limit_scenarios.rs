@@ -93,7 +93,7 @@ fn a_submission_that_is_only_checked_meets_the_same_limits_and_counts_for_none()
         let mut spec = spec(1, RequeuePolicy::Never, 0);
         spec.entrypoint = Entrypoint::Script { text: "#!/bin/sh\ntrue".into(), args: vec![] };
         // A copy that has not counted yet gives the same answers.
-        let answers = [&s.ledger, &s.ledger.clone()].map(|ledger| ledger.admits_submission(&spec, &user(uid), s.now()));
+        let answers = [&s.ledger, &s.ledger.clone()].map(|ledger| ledger.admits_submission(&spec, &user(uid), &[].into(), s.now()));
         assert_eq!(answers[0], answers[1]);
         refused(&answers[0].clone().map(|()| Outcome::Done))
     };

@@ -4,7 +4,7 @@
 //! member has the key (`ca_key`), members and agents renew their certificates automatically
 //! ([`Authority::renew`], [`crate::credentials`]).
 
-use crate::identity::{ANY_NAME, Caller, CallerError, QUORUM_NAME, Role, member_name, serial};
+use crate::identity::{ACCOUNT_PREFIX, ANY_NAME, Caller, CallerError, QUORUM_NAME, Role, member_name, serial};
 use crate::tls::replace_file;
 use lattice_model::{Timestamp, millis};
 use rcgen::{
@@ -53,6 +53,8 @@ pub enum CaError {
     Name { name: String, role: Role, why: &'static str },
     #[error("`ca operator` makes operators' credentials, each in one file; no agent or member can use them")]
     Operator,
+    #[error("`ca service` makes the certificates of service accounts, each in one file; no agent or member can use them")]
+    Service,
     #[error("{host:?} is neither a host name nor an IP address")]
     Host { host: String },
     #[error("{host:?} is a name of the quorum's members: a certificate of role {role} cannot have it")]
@@ -98,8 +100,10 @@ pub fn init(dir: &Path) -> Result<Issued, CaError> {
 /// certificate contains `hosts` (names or addresses), its own name, and `lattice` as DNS names; a
 /// member's also `quorum.lattice`.
 pub fn issue(dir: &Path, name: &str, role: Role, hosts: &[String], out: &Path, lifetime: Duration) -> Result<Issued, CaError> {
-    if role == Role::Operator {
-        return Err(CaError::Operator);
+    match role {
+        Role::Operator => return Err(CaError::Operator),
+        Role::Service => return Err(CaError::Service),
+        Role::Quorum | Role::Node | Role::Api => {}
     }
     check_name(name, role)?;
     make_dir(out)?;
@@ -130,7 +134,17 @@ pub fn issue(dir: &Path, name: &str, role: Role, hosts: &[String], out: &Path, l
 /// Issues an operator's credential: certificate and key in one file (PEM, 0600), signed by the
 /// authority in `dir`. It contains no DNS name for TLS servers.
 pub fn issue_operator(dir: &Path, name: &str, out: &Path, lifetime: Duration) -> Result<(), CaError> {
-    check_name(name, Role::Operator)?;
+    issue_file(dir, Caller { name: name.to_owned(), role: Role::Operator }, out, lifetime)
+}
+
+/// Issues the certificate with which a program calls the API on the network as `account`: certificate
+/// and key in one file (PEM, 0600). Its name is `account-` and the account.
+pub fn issue_service(dir: &Path, account: &str, out: &Path, lifetime: Duration) -> Result<(), CaError> {
+    issue_file(dir, Caller { name: format!("{ACCOUNT_PREFIX}{account}"), role: Role::Service }, out, lifetime)
+}
+
+fn issue_file(dir: &Path, who: Caller, out: &Path, lifetime: Duration) -> Result<(), CaError> {
+    check_name(&who.name, who.role)?;
     if out.exists() {
         return Err(CaError::Exists { path: out.to_owned() });
     }
@@ -138,7 +152,7 @@ pub fn issue_operator(dir: &Path, name: &str, out: &Path, lifetime: Duration) ->
         make_dir(folder)?;
     }
     let key = KeyPair::generate()?;
-    let subject = Subject { who: Caller { name: name.to_owned(), role: Role::Operator }, names: Vec::new() };
+    let subject = Subject { who, names: Vec::new() };
     let certificate = Authority::of(dir)?.sign(subject, &key, lifetime, issued_now())?;
     write(out, &format!("{certificate}{}", key.serialize_pem()), 0o600)
 }
@@ -217,7 +231,12 @@ impl Authority {
         params.distinguished_name.push(DnType::CommonName, subject.who.name);
         params.distinguished_name.push(DnType::OrganizationalUnitName, subject.who.role.to_string());
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.extended_key_usages = match subject.who.role {
+            Role::Service => vec![ExtendedKeyUsagePurpose::ClientAuth],
+            Role::Quorum | Role::Node | Role::Api | Role::Operator => {
+                vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth]
+            }
+        };
         params.subject_alt_names = subject.names;
         Ok(params.signed_by(key, &self.issuer)?.pem())
     }
@@ -291,6 +310,15 @@ fn check_name(name: &str, role: Role) -> Result<(), CaError> {
     if role != Role::Quorum && (name.starts_with("member-") || name == QUORUM_NAME || name == "ca") {
         return refuse("that name is reserved for the quorum");
     }
+    match name.strip_prefix(ACCOUNT_PREFIX) {
+        Some("root") => return refuse("root never calls from the network: name another account"),
+        Some(account) if role == Role::Service && (account.is_empty() || account.bytes().all(|byte| byte.is_ascii_digit())) => {
+            return refuse("the name of an account is needed, and no user id");
+        }
+        Some(_) if role != Role::Service => return refuse("that name is reserved for service accounts"),
+        None if role == Role::Service => return refuse("a service account is called account-<name>"),
+        Some(_) | None => {}
+    }
     Ok(())
 }
 
@@ -339,6 +367,18 @@ mod tests {
         for (name, role) in [("member-1", Role::Api), ("n1", Role::Quorum), ("quorum.lattice", Role::Node), ("a/b", Role::Node)] {
             assert!(matches!(issue(&dir, name, role, &[], &dir, DAY), Err(CaError::Name { .. })), "{name} as {role}");
         }
+        for (account, is_usable) in [("builder", true), ("root", false), ("", false), ("1000", false), ("a b", false), ("a@b", false)] {
+            let issued = issue_service(&dir, account, &dir.join("service.pem"), DAY);
+            assert_eq!(issued.is_ok(), is_usable, "{account:?}: {issued:?}");
+        }
+        let der = CertificateDer::from_pem_file(dir.join("service.pem")).unwrap();
+        let service = Caller::from_certificates(std::slice::from_ref(&der)).unwrap();
+        assert_eq!((service.role, service.account()), (Role::Service, Some("builder")));
+        let (_, read) = X509Certificate::from_der(&der).unwrap();
+        let usages = read.extended_key_usage().unwrap().unwrap().value;
+        assert!(usages.client_auth && !usages.server_auth && read.subject_alternative_name().unwrap().is_none(), "it serves nothing");
+        assert!(matches!(issue(&dir, "account-n3", Role::Node, &[], &dir, DAY), Err(CaError::Name { .. })));
+        assert!(matches!(issue(&dir, "account-a", Role::Service, &[], &dir, DAY), Err(CaError::Service)));
         assert!(matches!(issue(&dir, "n2", Role::Node, &["a b".to_owned()], &dir, DAY), Err(CaError::Host { .. })));
         for host in ["quorum.lattice", "member-1"] {
             let asked = issue(&dir, "n2", Role::Api, &[host.to_owned()], &dir, DAY);

@@ -29,6 +29,9 @@ pub enum Role {
     /// A person who operates the cluster. The certificate signs requests ([`crate::operator`]); it
     /// cannot open connections.
     Operator,
+    /// A program, which calls the API on the network as an account of the site. It cannot connect to members, nor to
+    /// other agents' mesh.
+    Service,
 }
 
 impl fmt::Display for Role {
@@ -38,13 +41,14 @@ impl fmt::Display for Role {
             Self::Node => "node",
             Self::Api => "api",
             Self::Operator => "operator",
+            Self::Service => "service",
         })
     }
 }
 
 /// The text is not the name of a role.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is not a role: quorum, node, api or operator")]
+#[error("{0:?} is not a role: quorum, node, api, operator or service")]
 pub struct RoleError(pub String);
 
 impl FromStr for Role {
@@ -56,10 +60,14 @@ impl FromStr for Role {
             "node" => Ok(Self::Node),
             "api" => Ok(Self::Api),
             "operator" => Ok(Self::Operator),
+            "service" => Ok(Self::Service),
             other => Err(RoleError(other.chars().take(40).collect())),
         }
     }
 }
+
+/// What the names in certificates of service accounts begin with, so that none is a machine's.
+pub const ACCOUNT_PREFIX: &str = "account-";
 
 /// The common name of a member's certificate.
 pub fn member_name(id: u64) -> String {
@@ -115,6 +123,11 @@ impl Caller {
     pub fn member(&self) -> Option<u64> {
         let id = self.name.strip_prefix("member-")?.parse().ok()?;
         (self.role == Role::Quorum && member_name(id) == self.name).then_some(id)
+    }
+
+    /// The account of a service; `None`: it is another peer's.
+    pub fn account(&self) -> Option<&str> {
+        self.name.strip_prefix(ACCOUNT_PREFIX).filter(|_| self.role == Role::Service)
     }
 
     /// Reads name and role from the end certificate of a chain verified by TLS.

@@ -5,6 +5,7 @@
 //! | whose actor is exactly the user's name | the user |
 //! | whose actor is `root@MACHINE` | root |
 //! | of what anybody did to the user's work | the user |
+//! | of a token of the user's account, issued or revoked by anybody | the user |
 //! | of what anybody did to work of a tenant that the ledger still knows | the tenant's admins |
 //!
 //! A filter selects among the visible records; it makes no further ones visible.
@@ -77,9 +78,10 @@ impl VisibleTo {
             || !self.roles.admin_of.is_empty() && record.allocation.and_then(find).is_some_and(|it| self.administers(record, &it))
     }
 
-    /// Whether the user did it, or owns the work to which it was done.
+    /// Whether the user did it, or owns the work or the token to which it was done.
     fn is_named_in(&self, record: &AuditRecord) -> bool {
         record.owner.as_ref() == Some(&self.user)
+            || record.token_account() == Some(self.user.as_str())
             || match self.actors {
                 Actors::None => false,
                 Actors::Namesake => record.actor == self.user,
@@ -170,6 +172,16 @@ mod tests {
         ] {
             assert_eq!(visible_to(user, &[]).includes(&record(actor, owner), work), visible, "{user} reads what {actor} did to {owner:?}");
         }
+    }
+
+    #[test]
+    fn a_user_reads_of_the_tokens_of_its_account() {
+        let detail = "00000000000000ab \"ci\" of user:alice (uid 1000), scopes read, until 1970".to_owned();
+        let issued = AuditRecord { action: AuditAction::TokenIssued, detail, ..record("anna@n1", None) };
+        assert!(visible_to("alice", &[]).includes(&issued, work) && !visible_to("bob", &[]).includes(&issued, work));
+        assert!(visible_to("alice", &[]).narrowed(&AuditFilter::default()).matches(&issued));
+        let other = AuditRecord { action: AuditAction::RoleGranted, ..issued };
+        assert!(!visible_to("alice", &[]).includes(&other, work));
     }
 
     #[test]

@@ -73,6 +73,7 @@ fn requests() -> Decoder {
         owner: allocation.owner.clone(),
         claim: None,
         life: None,
+        login_tenants: [].into(),
     };
     let create = Request::from(Action::CreateSession { id: allocation.id.0, allocation: allocation.id, by: allocation.owner.clone() });
     let lookup = Request::LookupService { name: "api".into(), tenants: Some(vec!["physics".into()]) };

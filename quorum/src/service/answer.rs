@@ -124,6 +124,7 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
         | Request::StandingOf { .. }
         | Request::ListRoles
         | Request::ListTenantMembers { .. }
+        | Request::ListProjects { .. }
         | Request::TokenRecord { .. }
         | Request::ListTokens { .. }
         | Request::EndedWork { .. }
@@ -145,10 +146,10 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
             }
             (Action::RecordAccess(access), 0)
         }
-        Request::Submit { id, spec, owner, claim, life } => {
+        Request::Submit { id, spec, owner, claim, life, login_tenants } => {
             newcomer = life.map(|life| Newcomer::new(caller, life, claim.as_ref()));
             let claim = claim.map(|claim| proposed_by(caller, claim));
-            (Action::Submit { id, spec, owner, claim }, 0)
+            (Action::Submit { id, spec, owner, claim }.by_login(login_tenants), 0)
         }
         Request::Command(action) => {
             match &*action {
@@ -345,7 +346,9 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         Request::ListLeases => Ok(Answer::Leases(leasing::list(core))),
         Request::ListRevocations => Ok(revocations(core)),
         // Without a stale answer: what somebody may do is not decided by an outdated state.
-        Request::StandingOf { by } => Ok(Answer::Standing(Box::new(core.agreed.ledger().standing_of(&by)))),
+        Request::StandingOf { by, login_tenants, about } => {
+            Ok(Answer::Standing(Box::new(core.agreed.ledger().standing_of(&by, &login_tenants, &about))))
+        }
         Request::TokenRecord { id } => Ok(Answer::TokenRecord(core.agreed.ledger().access_token(id).cloned().map(Box::new))),
         Request::ListAdmissions => Ok(Answer::Admissions(core.leading.waiting_nodes.status(&core.agreed.ledger()))),
         Request::ListKeys => Ok(Answer::Keyring(rotation::keyring_status(&core.agreed.ledger(), &core.leading.keys_held))),
@@ -376,6 +379,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::GetTasks { .. }
         | Request::ListRoles
         | Request::ListTenantMembers { .. }
+        | Request::ListProjects { .. }
         | Request::ListTokens { .. }
         | Request::EndedWork { .. }
         | Request::AdvanceLane { .. }
@@ -430,10 +434,12 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
             drop(ledger);
             Ok(Answer::Nodes(sampled.iter().map(|n| (**n).clone()).collect()))
         }
-        Request::CheckSubmission { spec, owner } => {
-            ledger.admits_submission(spec, owner, now).map(|()| Answer::Done { revision: ledger.revision() })
+        Request::CheckSubmission { spec, owner, login_tenants } => {
+            ledger.admits_submission(spec, owner, login_tenants, now).map(|()| Answer::Done { revision: ledger.revision() })
         }
-        Request::CheckDag { owner, dag } => ledger.admits_dag(owner, dag, now).map(|()| Answer::Done { revision: ledger.revision() }),
+        Request::CheckDag { owner, dag, login_tenants } => {
+            ledger.admits_dag(owner, dag, login_tenants, now).map(|()| Answer::Done { revision: ledger.revision() })
+        }
         Request::GetDag { key } => ledger.find_dag(key).map(|dag| Answer::Dag(Box::new(ledger.dag_status(dag)))),
         Request::ListDags { filter, limit, before } => {
             let limit = if *limit == 0 { LIST_MAX } else { LIST_MAX.min(*limit) } as usize;
@@ -445,6 +451,7 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
         }
         Request::ListTenants => Ok(Answer::Tenants(ledger.tenant_statuses())),
         Request::ListTenantMembers { tenant } => ledger.tenant_members(tenant).map(Answer::TenantMembers),
+        Request::ListProjects { tenant } => ledger.projects_of(tenant).map(Answer::Projects),
         Request::ListRoles => Ok(Answer::Roles(ledger.role_bindings().cloned().collect())),
         Request::ListTokens { account } => Ok(Answer::Tokens(ledger.access_tokens(account.as_ref()))),
         Request::ListVClusters => Ok(Answer::VClusters(ledger.vcluster_statuses())),

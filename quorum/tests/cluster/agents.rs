@@ -158,7 +158,7 @@ async fn a_submission_claimed_for_its_own_node_is_answered_with_the_nodes_list()
             walltime: None,
         });
         let spec = AllocationSpec { share: Some(resources), ..spec(1) };
-        let request = Request::Submit { id, spec: Box::new(spec), owner: owner(), claim, life };
+        let request = Request::Submit { id, spec: Box::new(spec), owner: owner(), claim, life, login_tenants: [].into() };
         (id, first.call(&request, PATIENCE).await.unwrap())
     };
     let (id, answer) = submitted("n1", Some(agent.incarnation)).await;
@@ -205,7 +205,8 @@ async fn the_audit_log_names_the_agent_that_proposed_a_claim_whichever_member_it
         by: None,
         walltime: None,
     });
-    let request = Request::Submit { id: newcomer, spec: Box::new(spec(1)), owner: owner(), claim: brought, life: None };
+    let request =
+        Request::Submit { id: newcomer, spec: Box::new(spec(1)), owner: owner(), claim: brought, life: None, login_tenants: [].into() };
     second.call(&request, PATIENCE).await.unwrap();
     let filter = AuditFilter { actions: vec![AuditAction::AllocationClaimed], ..AuditFilter::default() };
     let records = find(&lab, &first, filter).await;
@@ -221,7 +222,14 @@ async fn a_certificate_entitles_to_its_role_and_name_alone() {
     let mut lab = Lab::new(1, |_| {});
     let member = lab.start(1, true).await;
     let node = lab.client(&[1], "n2", Role::Node);
-    let submission = Request::Submit { id: AllocationId(Uuid::new_v4()), spec: Box::new(spec(1)), owner: owner(), claim: None, life: None };
+    let submission = Request::Submit {
+        id: AllocationId(Uuid::new_v4()),
+        spec: Box::new(spec(1)),
+        owner: owner(),
+        claim: None,
+        life: None,
+        login_tenants: [].into(),
+    };
     match node.call(&submission, PATIENCE).await {
         Err(CallError::Refused(Refusal::Role { needed, role })) => assert_eq!((needed.as_str(), role.as_str()), ("api", "node")),
         other => panic!("{other:?}"),

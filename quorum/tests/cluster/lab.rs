@@ -183,7 +183,7 @@ pub fn size() -> Resources {
 
 pub async fn submit(client: &QuorumClient, nodes: u32) -> AllocationId {
     let id = AllocationId(Uuid::new_v4());
-    let request = Request::Submit { id, spec: Box::new(spec(nodes)), owner: owner(), claim: None, life: None };
+    let request = Request::Submit { id, spec: Box::new(spec(nodes)), owner: owner(), claim: None, life: None, login_tenants: [].into() };
     let answer = client.call(&request, PATIENCE).await.unwrap();
     assert!(matches!(answer, Answer::Done { .. }), "{answer:?}");
     id

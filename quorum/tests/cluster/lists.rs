@@ -16,7 +16,8 @@ async fn a_long_list_comes_in_pages_each_allocation_once() {
     let client = lab.api(&[1]);
     let submitted: Vec<AllocationId> = (0..ALLOCATIONS).map(|_| AllocationId(Uuid::new_v4())).collect();
     let commits = submitted.iter().map(|id| {
-        let request = Request::Submit { id: *id, spec: Box::new(spec(1)), owner: owner(), claim: None, life: None };
+        let request =
+            Request::Submit { id: *id, spec: Box::new(spec(1)), owner: owner(), claim: None, life: None, login_tenants: [].into() };
         let client = client.clone();
         async move { assert!(matches!(client.call(&request, PATIENCE).await, Ok(Answer::Done { .. }))) }
     });

@@ -15,7 +15,9 @@ use lattice_ledger::{
     ACCOUNTING_LEASE, Access, AccessKind, Action, AllocationChange, QuotaChange, Requester, ReservationChange, TenantChange, UsageOf,
     VClusterChange, WhichTasks,
 };
-use lattice_model::access::{MemberChange, MemberStep, Relation, Role as Granted, RoleBinding, Scopes, Subject, rule};
+use lattice_model::access::{
+    MemberChange, MemberStep, ProjectChange, ProjectStep, Relation, Role as Granted, RoleBinding, Scopes, Subject, rule,
+};
 use lattice_model::access_token::{AccessToken, TokenId};
 use lattice_model::ended_work::AccountedUntil;
 use lattice_model::{
@@ -69,8 +71,15 @@ fn examples(call: Call, who: &str, of: AllocationId) -> Vec<Request> {
             let (of_users, of_operators) = commands();
             return of_users.into_iter().chain(of_operators).map(Request::from).collect();
         }
-        Call::Submit => Request::Submit { id: AllocationId(id), spec: Box::new(spec(1)), owner: owner(), claim: None, life: None },
-        Call::CheckSubmission => Request::CheckSubmission { spec: Box::new(spec(1)), owner: owner() },
+        Call::Submit => Request::Submit {
+            id: AllocationId(id),
+            spec: Box::new(spec(1)),
+            owner: owner(),
+            claim: None,
+            life: None,
+            login_tenants: [].into(),
+        },
+        Call::CheckSubmission => Request::CheckSubmission { spec: Box::new(spec(1)), owner: owner(), login_tenants: [].into() },
         Call::GetAllocation => Request::GetAllocation { key: of.to_string() },
         Call::ListAllocations => {
             Request::ListAllocations { uid: None, states: vec![], limit: 1, before: None, filter: ListFilter::default() }
@@ -111,11 +120,12 @@ fn examples(call: Call, who: &str, of: AllocationId) -> Vec<Request> {
         Call::ListReservations => Request::ListReservations,
         Call::ListSessions => Request::ListSessions,
         Call::ListAdmissions => Request::ListAdmissions,
-        Call::CheckDag => Request::CheckDag { owner: owner(), dag: Box::new(dag()) },
+        Call::CheckDag => Request::CheckDag { owner: owner(), dag: Box::new(dag()), login_tenants: [].into() },
         Call::GetDag => Request::GetDag { key: DagId(id).to_string() },
         Call::ListDags => Request::ListDags { filter: DagFilter::default(), limit: 1, before: None },
-        Call::StandingOf => Request::StandingOf { by: owner() },
+        Call::StandingOf => Request::StandingOf { by: owner(), login_tenants: [].into(), about: [].into() },
         Call::ListRoles => Request::ListRoles,
+        Call::ListProjects => Request::ListProjects { tenant: "elsewhere".into() },
         Call::ListTenantMembers => Request::ListTenantMembers { tenant: "elsewhere".into() },
         Call::TokenRecord => Request::TokenRecord { id: TokenId(7) },
         Call::ListTokens => Request::ListTokens { account: None },
@@ -160,6 +170,7 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
     let nobody = Subject::User { name: "nobody-has-this".into(), uid: 9999 };
     let binding = RoleBinding { subject: nobody.clone(), role: Granted::Operator, tenant: None };
     let member = MemberChange { tenant: "elsewhere".into(), step: MemberStep::Add { subject: nobody.clone(), is_default: false } };
+    let project = ProjectChange { tenant: "elsewhere".into(), project: "x".into(), step: ProjectStep::Create };
     // A group gets none.
     let token = AccessToken {
         id: TokenId(7),
@@ -204,6 +215,8 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
         Action::DeleteSession { id, allocation, by: owner() },
         // Without steps it is refused.
         Action::SubmitDag { id: DagId(id), owner: owner(), dag: Box::new(DagSubmission { steps: vec![], ..dag() }) },
+        Action::SubmitDag { id: DagId(id), owner: owner(), dag: Box::new(DagSubmission { steps: vec![], ..dag() }) }
+            .by_login(["physics".to_owned()].into()),
         Action::CancelDag { id: DagId(id), by: owner() },
         Action::RevokeToken { id: TokenId(7), by: owner(), as_operator: false },
     ];
@@ -229,6 +242,7 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
         Action::GrantRole { binding, by: by.clone() },
         Action::RevokeRole { subject: nobody.name(), role: Granted::Operator, tenant: None, by: by.clone() },
         Action::SetTenantMember { change: member, by: by.clone() },
+        Action::SetProject { change: project, by: by.clone() },
         Action::IssueToken { token },
         Action::AddKey { secret: Secret([7; 32]), by: by.clone() },
         Action::Revoke { name: "nobody-has-this".into(), by: by.clone(), reason: String::new() },
@@ -574,7 +588,7 @@ async fn work(lab: &Lab, api: &QuorumClient, token: u64, node: &str, tenant: &st
     spec.env.insert("SECRET".into(), format!("of {node}"));
     let exposed = Exposed { name: "web".into(), port: 80, protocol: "tcp".into() };
     spec.connectivity = Connectivity { expose: vec![exposed], ..Connectivity::default() };
-    let request = Request::Submit { id, spec: Box::new(spec), owner: owner(), claim: None, life: None };
+    let request = Request::Submit { id, spec: Box::new(spec), owner: owner(), claim: None, life: None, login_tenants: [].into() };
     api.call(&request, PATIENCE).await.unwrap();
     claim(api, id, token, &[node]).await.unwrap();
     id

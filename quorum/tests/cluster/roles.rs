@@ -195,12 +195,15 @@ async fn an_admin_adds_members_to_its_tenant_and_to_no_other() {
     assert_eq!(api.call(&Request::ListRoles, PATIENCE).await, Ok(Answer::Roles(vec![binding])));
     let physics = BTreeSet::from(["physics".to_owned()]);
     for (by, admin_of) in [(&alice, physics.clone()), (&bob, BTreeSet::new())] {
-        let Ok(Answer::Standing(standing)) = api.call(&Request::StandingOf { by: by.clone() }, PATIENCE).await else {
+        let Ok(Answer::Standing(standing)) =
+            api.call(&Request::StandingOf { by: by.clone(), login_tenants: [].into(), about: [].into() }, PATIENCE).await
+        else {
             panic!("no standing of {by:?}")
         };
         assert_eq!((&standing.roles.admin_of, &standing.member_of), (&admin_of, &physics), "{by:?}");
     }
-    let outdated = api.call(&Request::Stale(Box::new(Request::StandingOf { by: alice })), PATIENCE).await;
+    let outdated =
+        api.call(&Request::Stale(Box::new(Request::StandingOf { by: alice, login_tenants: [].into(), about: [].into() })), PATIENCE).await;
     assert!(matches!(outdated, Err(CallError::Refused(Refusal::Malformed { .. }))), "{outdated:?}");
     member.stop().await;
 }
@@ -303,7 +306,8 @@ async fn a_user_reads_its_own_audit_records_and_an_admin_those_of_its_tenant() {
     let of_bob = AllocationId(Uuid::new_v4());
     let spec = AllocationSpec { tenant: "physics".to_owned(), ..spec(1) };
     // Before anybody is a member, the tenant takes work from everybody.
-    let request = Request::Submit { id: of_bob, spec: Box::new(spec), owner: bob.clone(), claim: None, life: None };
+    let request =
+        Request::Submit { id: of_bob, spec: Box::new(spec), owner: bob.clone(), claim: None, life: None, login_tenants: [].into() };
     api.call(&request, PATIENCE).await.unwrap();
     for id in [of_alice, of_bob] {
         api.call(&Request::from(Action::Cancel { id, by: person("root", 0) }), PATIENCE).await.unwrap();

@@ -134,7 +134,7 @@ async fn each_change_is_delivered_once_whatever_members_are_killed() {
     tokio::time::sleep(Duration::from_millis(500)).await;
     stop.cancel();
     let (ids, tokens) = writer.await.unwrap();
-    let request = Request::Submit { id: last, spec: Box::new(spec(1)), owner: owner(), claim: None, life: None };
+    let request = Request::Submit { id: last, spec: Box::new(spec(1)), owner: owner(), claim: None, life: None, login_tenants: [].into() };
     assert!(matches!(client.call(&request, PATIENCE).await, Ok(Answer::Done { .. })));
     cancel(&client, last).await;
 
@@ -156,7 +156,7 @@ async fn submit_many(client: &QuorumClient, count: usize, script_bytes: usize) -
         let text = format!("#!/bin/sh\n# {number} {}\n", "x".repeat(script_bytes));
         let script = Entrypoint::Script { text: text.into(), args: vec![] };
         let spec = AllocationSpec::new("a", script, Path::new("/"));
-        let request = Request::Submit { id, spec: Box::new(spec), owner: owner(), claim: None, life: None };
+        let request = Request::Submit { id, spec: Box::new(spec), owner: owner(), claim: None, life: None, login_tenants: [].into() };
         assert!(matches!(client.call(&request, PATIENCE).await, Ok(Answer::Done { .. })));
         id
     });

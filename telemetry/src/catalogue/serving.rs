@@ -20,9 +20,9 @@ families! {
     NETWORK_CONNECTIONS = Gauge "lattice_api_network_connections", Count, [], Agent, NETWORK,
         "Connections that are open.";
     API_RATE_LIMITED = Counter "lattice_api_rate_limited_total", Count, ["kind"], Agent, NETWORK,
-        "What a limit refused: connections, failures (requests of an address that presented too many wrong tokens), requests, submissions.";
+        "What a limit refused: connections, failures (requests of an address that presented too many wrong tokens), requests, submissions, tenants (requests of all accounts of one tenant).";
     API_AUTHENTICATIONS = Counter "lattice_api_authentications_total", Count, ["kind", "result"], Agent, NETWORK,
-        "Answers to the question who calls, by kind of token (oidc, token, none) and result: ok, or why the token was refused.";
+        "Answers to the question who calls, by kind of token (oidc, token, certificate, none) and result: ok, or why the token was refused.";
     CYCLE_SECONDS = Histogram "lattice_scheduling_cycle_duration_seconds", Seconds, [], Agent, SCHEDULER,
         "One round over all queues that are served here, with the quorum's answers to its claims.";
     PLAN_FAILURES = Counter "lattice_scheduling_plan_failures_total", Count, [], Agent, "the scheduler, and submissions with a claim",

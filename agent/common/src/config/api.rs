@@ -22,6 +22,8 @@ pub struct ApiSettings {
     /// Authorities, PEM: each connection must then present a certificate of one of them, besides
     /// the token. Empty: none is needed.
     pub client_ca: PathBuf,
+    /// Whether certificates of service accounts, which the cluster's authority issued, say who calls.
+    pub client_certificates: ClientCertificates,
     /// Origins of web pages that may call, such as `https://portal.example.org`. Requests of pages
     /// of all other origins are refused.
     pub origins: Vec<String>,
@@ -39,6 +41,19 @@ pub struct ApiSettings {
     pub access_log_read_sample: f64,
 }
 
+/// Whether certificates of service accounts say who calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClientCertificates {
+    /// They do not: each call needs a token.
+    #[default]
+    Off,
+    /// A program with one needs no token.
+    Allowed,
+    /// Each connection needs one; a token may come besides.
+    Required,
+}
+
 /// Limits of callers on the network, at this agent.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -48,6 +63,11 @@ pub struct ApiLimits {
     pub requests_per_second: u32,
     /// Requests of one account at once; 1 to 1,000,000.
     pub burst: u32,
+    /// Requests a second of all accounts of one tenant together, on average; 0: no limit; at most 100,000. An account
+    /// counts to its default tenant, and to each with members of which it is one.
+    pub tenant_requests_per_second: u32,
+    /// Requests of all accounts of one tenant at once, if there is that limit; 1 to 1,000,000.
+    pub tenant_burst: u32,
     /// Submissions of one account a minute, and at once; 1 to 1,000,000.
     pub submissions_per_minute: u32,
     /// Connections of one address (IPv6: of one /64 network); 1 to `connections`.
@@ -65,6 +85,7 @@ impl Default for ApiSettings {
             tls_cert: PathBuf::new(),
             tls_key: PathBuf::new(),
             client_ca: PathBuf::new(),
+            client_certificates: ClientCertificates::Off,
             origins: Vec::new(),
             oidc: None,
             limits: ApiLimits::default(),
@@ -80,6 +101,8 @@ impl Default for ApiLimits {
         Self {
             requests_per_second: 50,
             burst: 200,
+            tenant_requests_per_second: 0,
+            tenant_burst: 2000,
             submissions_per_minute: 600,
             connections_per_address: 64,
             connections: 4096,
@@ -97,6 +120,8 @@ pub enum ApiSettingsError {
     Oidc(#[from] OidcSettingsError),
     #[error("api.tls_cert and api.tls_key belong together: set both, or neither to use the agent's own certificate")]
     HalfCertificate,
+    #[error("api.client_certificates are those of the cluster's authority, and api.client_ca names others: set one of the two")]
+    TwoAuthorities,
     #[error("api.origins: {origin:?} is not an origin: write it as browsers do, https://HOST or https://HOST:PORT in lower case")]
     Origin { origin: String },
     #[error("api.access_log_read_sample: {value} is not between 0 and 1")]
@@ -126,6 +151,9 @@ impl ApiSettings {
         if self.tls_cert.as_os_str().is_empty() != self.tls_key.as_os_str().is_empty() {
             return Err(ApiSettingsError::HalfCertificate);
         }
+        if !self.client_ca.as_os_str().is_empty() && self.client_certificates != ClientCertificates::Off {
+            return Err(ApiSettingsError::TwoAuthorities);
+        }
         if let Some(origin) = self.origins.iter().find(|origin| !is_origin(origin)) {
             return Err(ApiSettingsError::Origin { origin: origin.clone() });
         }
@@ -144,6 +172,8 @@ impl ApiLimits {
     fn validate(&self) -> Result<(), SettingError> {
         within("api.limits.requests_per_second", self.requests_per_second.into(), 1, 100_000)?;
         within("api.limits.burst", self.burst.into(), 1, 1_000_000)?;
+        within("api.limits.tenant_requests_per_second", self.tenant_requests_per_second.into(), 0, 100_000)?;
+        within("api.limits.tenant_burst", self.tenant_burst.into(), 1, 1_000_000)?;
         within("api.limits.submissions_per_minute", self.submissions_per_minute.into(), 1, 1_000_000)?;
         within("api.limits.connections", self.connections.into(), 1, 100_000)?;
         within("api.limits.connections_per_address", self.connections_per_address.into(), 1, self.connections.into())?;
@@ -165,6 +195,21 @@ mod tests {
     fn refused(text: &str) -> String {
         let settings: ApiSettings = lattice_model::config::parse("a.yaml", text).unwrap();
         settings.validate().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn service_accounts_present_certificates_of_the_clusters_authority_alone() {
+        for (text, mode) in [
+            ("{}", ClientCertificates::Off),
+            ("{client_certificates: \"off\"}", ClientCertificates::Off),
+            ("{client_certificates: allowed}", ClientCertificates::Allowed),
+            ("{client_certificates: required}", ClientCertificates::Required),
+        ] {
+            let settings: ApiSettings = lattice_model::config::parse("a.yaml", text).unwrap();
+            settings.validate().unwrap();
+            assert_eq!(settings.client_certificates, mode, "{text}");
+        }
+        assert!(refused("{client_certificates: allowed, client_ca: /etc/ca.crt}").ends_with("set one of the two"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! An OpenID Connect provider whose tokens are accepted: the configuration's section `api.oidc`.
 
 use super::setting::{SettingError, absolute, within};
+use lattice_model::access::LOGIN_TENANTS_MAX;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,11 +20,25 @@ pub struct OidcSettings {
     pub client_id: String,
     /// Audiences (`aud`) of which a token must name one; empty: `client_id`.
     pub audience: Vec<String>,
-    /// The claim that is the name of the account.
-    pub account_claim: String,
+    /// The claim that is the name of the account; `None`: `preferred_username`.
+    pub account_claim: Option<String>,
     /// Accounts of people whose claim is not the name: by `sub`, or by the claim's value. Wins over
     /// the claim.
     pub accounts: BTreeMap<String, String>,
+    /// A program of the site that names the account, in place of claim and table: it gets the claims on its standard
+    /// input, as JSON. Owned by root, and not writable by others. Empty: none.
+    pub account_hook: PathBuf,
+    /// As whom the program runs, if the agent is root; never root.
+    pub account_hook_user: String,
+    /// Timeout of the program, in seconds; 1 to 60.
+    pub account_hook_seconds: u64,
+    /// How long an agent goes on with an answer for the same token, in seconds; 1 to 300.
+    pub account_hook_cache_seconds: u64,
+    /// The claim that names the person's groups: a list of names, or one name.
+    pub groups_claim: String,
+    /// Tenants by group: a person counts as a member of the tenants of the groups in the token, for the calls
+    /// with that token. At most 256.
+    pub group_tenants: BTreeMap<String, String>,
     /// Algorithms of signatures; at least one.
     pub algorithms: Vec<SigningAlgorithm>,
     /// How far the clocks of provider and agent may differ, in seconds; 0 to 300.
@@ -40,8 +55,14 @@ impl Default for OidcSettings {
             issuer: String::new(),
             client_id: String::new(),
             audience: Vec::new(),
-            account_claim: "preferred_username".to_owned(),
+            account_claim: None,
             accounts: BTreeMap::new(),
+            account_hook: PathBuf::new(),
+            account_hook_user: "nobody".to_owned(),
+            account_hook_seconds: 5,
+            account_hook_cache_seconds: 300,
+            groups_claim: "groups".to_owned(),
+            group_tenants: BTreeMap::new(),
             algorithms: vec![SigningAlgorithm::Rs256, SigningAlgorithm::Es256],
             leeway_seconds: 60,
             ca: PathBuf::new(),
@@ -107,6 +128,8 @@ pub enum OidcSettingsError {
     Empty(&'static str),
     #[error("api.oidc.scopes: openid is missing; without it the provider issues no token that names a person")]
     NoOpenId,
+    #[error("{0}: the program of api.oidc.account_hook names every account: leave one of the two out")]
+    OtherSource(&'static str),
     #[error("api.oidc.accounts: {given:?} would act as root, which never comes by a token")]
     Root { given: String },
 }
@@ -121,8 +144,11 @@ impl OidcSettings {
         let is_empty = [
             ("api.oidc.client_id", self.client_id.is_empty()),
             ("api.oidc.audience", empty(&self.audience)),
-            ("api.oidc.account_claim", self.account_claim.is_empty()),
+            ("api.oidc.account_claim", self.account_claim.as_ref().is_some_and(String::is_empty)),
             ("api.oidc.accounts", self.accounts.iter().any(|(given, account)| given.is_empty() || account.is_empty())),
+            ("api.oidc.account_hook_user", self.account_hook_user.is_empty()),
+            ("api.oidc.groups_claim", self.groups_claim.is_empty()),
+            ("api.oidc.group_tenants", self.group_tenants.iter().any(|(group, tenant)| group.is_empty() || tenant.is_empty())),
             ("api.oidc.algorithms", self.algorithms.is_empty()),
             ("api.oidc.scopes", empty(&self.scopes)),
         ];
@@ -135,8 +161,24 @@ impl OidcSettings {
         if let Some((given, _)) = self.accounts.iter().find(|(_, account)| *account == "root") {
             return Err(OidcSettingsError::Root { given: given.clone() });
         }
+        self.validate_hook()?;
+        within("api.oidc.group_tenants", self.group_tenants.len() as u64, 0, LOGIN_TENANTS_MAX as u64)?;
         within("api.oidc.leeway_seconds", self.leeway_seconds, 0, 300)?;
         Ok(absolute("api.oidc.ca", &self.ca)?)
+    }
+
+    fn validate_hook(&self) -> Result<(), OidcSettingsError> {
+        absolute("api.oidc.account_hook", &self.account_hook)?;
+        within("api.oidc.account_hook_seconds", self.account_hook_seconds, 1, 60)?;
+        within("api.oidc.account_hook_cache_seconds", self.account_hook_cache_seconds, 1, 300)?;
+        let others = [("api.oidc.accounts", !self.accounts.is_empty()), ("api.oidc.account_claim", self.account_claim.is_some())];
+        let other = others.into_iter().find(|(_, is_set)| *is_set && !self.account_hook.as_os_str().is_empty());
+        other.map_or(Ok(()), |(setting, _)| Err(OidcSettingsError::OtherSource(setting)))
+    }
+
+    /// The claim that is the name of the account.
+    pub fn account_claim(&self) -> &str {
+        self.account_claim.as_deref().unwrap_or("preferred_username")
     }
 
     /// The audiences that are accepted.
@@ -186,7 +228,7 @@ mod tests {
         settings.validate().unwrap();
         assert_eq!(settings.audience(), ["lattice"]);
         assert_eq!(settings.algorithms, [SigningAlgorithm::Rs256, SigningAlgorithm::Es256]);
-        assert_eq!((settings.account_claim.as_str(), settings.leeway_seconds), ("preferred_username", 60));
+        assert_eq!((settings.account_claim(), settings.leeway_seconds), ("preferred_username", 60));
         assert_eq!(parsed(", audience: [a, b]").audience(), ["a", "b"]);
     }
 
@@ -222,6 +264,17 @@ mod tests {
         assert!(refused(", scopes: [profile]").starts_with("api.oidc.scopes: openid is missing"));
         assert!(refused(", accounts: {a: root}").starts_with("api.oidc.accounts: \"a\" would act as root"));
         assert_eq!(refused(", accounts: {a: \"\"}"), "api.oidc.accounts: it must not be empty");
+        assert_eq!(refused(", groups_claim: \"\""), "api.oidc.groups_claim: it must not be empty");
+        assert_eq!(refused(", group_tenants: {a: \"\"}"), "api.oidc.group_tenants: it must not be empty");
+        let many: String = (0..=LOGIN_TENANTS_MAX).map(|number| format!("g{number}: t, ")).collect();
+        assert_eq!(refused(&format!(", group_tenants: {{{many}}}")), "api.oidc.group_tenants: 257 is not between 0 and 256");
+        assert_eq!(refused(", account_hook_seconds: 0"), "api.oidc.account_hook_seconds: 0 is not between 1 and 60");
+        assert_eq!(refused(", account_hook_cache_seconds: 301"), "api.oidc.account_hook_cache_seconds: 301 is not between 1 and 300");
+        assert!(refused(", account_hook: bin/accounts").starts_with("api.oidc.account_hook: "));
+        let hook = ", account_hook: /usr/libexec/accounts";
+        parsed(hook).validate().unwrap();
+        assert!(refused(&format!("{hook}, accounts: {{a: alice}}")).starts_with("api.oidc.accounts: the program of"));
+        assert!(refused(&format!("{hook}, account_claim: email")).starts_with("api.oidc.account_claim: the program of"));
         assert!(refused(", ca: ca.crt").starts_with("api.oidc.ca: "));
     }
 }

@@ -1,6 +1,7 @@
 //! `/api/v1/tenants`.
 
 mod members;
+mod projects;
 mod quotas;
 
 use crate::calls::{Calls, Grpc};
@@ -22,7 +23,7 @@ use utoipa::{OpenApi, ToSchema};
 struct Paths;
 
 pub(super) fn openapi() -> utoipa::openapi::OpenApi {
-    Paths::openapi().merge_from(members::openapi())
+    Paths::openapi().merge_from(members::openapi()).merge_from(projects::openapi())
 }
 
 pub(super) fn routes() -> Router<Grpc> {
@@ -30,6 +31,7 @@ pub(super) fn routes() -> Router<Grpc> {
         .route("/api/v1/tenants", get(list_tenants))
         .route("/api/v1/tenants/{name}", get(get_tenant).put(put_tenant).delete(delete_tenant))
         .merge(members::routes())
+        .merge(projects::routes())
 }
 
 /// The tenants.

@@ -43,6 +43,12 @@ pub fn stored_token(endpoint: &str, endpoints: &[String], now: Timestamp) -> Res
         .ok_or_else(|| not_logged_in(endpoint))
 }
 
+/// Whether the user has logged in at this endpoint, even if the login has ended. Without a home there is no login.
+pub fn has_login(endpoint: &str, endpoints: &[String]) -> bool {
+    let logins = Store::of_user().and_then(|store| store.read());
+    logins.is_ok_and(|logins| find(&logins, endpoint, endpoints).is_some())
+}
+
 fn ends_soon(login: &Login, now: Timestamp) -> bool {
     login.expires_at_ms <= now.0.saturating_add(RENEWED_BEFORE_MS)
 }

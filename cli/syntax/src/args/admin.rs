@@ -3,6 +3,7 @@
 use super::accounting::Accounting;
 use super::network::AdminNetwork;
 use super::node::{Drain, Node, OnNodes};
+use super::project::ProjectAdmin;
 use super::quorum::Quorum;
 use super::reservation::ReservationAdmin;
 use super::role::RoleAdmin;
@@ -31,6 +32,8 @@ pub enum AdminCommand {
     /// Manage tenants (--tenant): their members, how much of the cluster each may use at once, and how much is meant
     /// for it
     Tenant(Tenant),
+    /// Manage the projects of tenants (--project): which there are, and whose work each takes
+    Project(ProjectAdmin),
     /// Manage vClusters: queues, each with a scheduler and, if wanted, nodes of its own
     #[command(name = "vcluster")]
     VCluster(VClusterAdmin),

@@ -62,7 +62,8 @@ impl QuorumCommand {
   init      Make an authority
   issue     Issue a certificate for a member, an agent or a node
   renew     Replace a certificate by a new one
-  operator  Issue an operator's credential")]
+  operator  Issue an operator's credential
+  service   Issue the certificate of a service account")]
 pub struct Ca {
     #[command(subcommand)]
     pub command: CaCommand,
@@ -81,7 +82,8 @@ pub enum CaCommand {
 
 #[derive(Args)]
 pub struct Revoke {
-    /// The name in the certificates: that of a node, of an operator, or of a former member (member-ID)
+    /// The name in the certificates: that of a node, of an operator, of a former member (member-ID), or of a service
+    /// account (account-NAME)
     pub name: String,
     /// The reason, for others and for the audit log
     #[arg(long, value_name = "TEXT", default_value = "")]

@@ -85,6 +85,7 @@ fn admin(name: &str) -> Option<(Target, Vec<u8>)> {
     use Target::{Cluster, OfCaller};
     match name {
         "AddTenantMember" | "GrantRole" | "ListRoles" | "ListTenantMembers" | "RemoveTenantMember" | "RevokeRole" => people(name),
+        "AddProjectMember" | "CreateProject" | "DeleteProject" | "ListProjects" | "RemoveProjectMember" => project(name),
         // Without a name.
         "IssueToken" => empty(Cluster),
         "ListTokens" => empty(OfCaller),
@@ -143,6 +144,19 @@ fn people(name: &str) -> Option<(Target, Vec<u8>)> {
             to(Cluster, &v1::RoleRequest { role, subject, tenant: String::new() })
         }
         "ListRoles" => empty(OfCaller),
+        _ => None,
+    }
+}
+
+fn project(name: &str) -> Option<(Target, Vec<u8>)> {
+    let (tenant, project, subject) = (super::TENANT.to_owned(), NONE.to_owned(), "user:nobody".to_owned());
+    match name {
+        // Without a name.
+        "CreateProject" => to(Target::Tenant, &v1::ProjectRequest { tenant, project: String::new() }),
+        "DeleteProject" => to(Target::Tenant, &v1::ProjectRequest { tenant, project }),
+        "ListProjects" => to(Target::Tenant, &v1::ListProjectsRequest { tenant }),
+        // There is no such project.
+        "AddProjectMember" | "RemoveProjectMember" => to(Target::Tenant, &v1::ProjectMemberRequest { tenant, project, subject }),
         _ => None,
     }
 }

@@ -13,6 +13,9 @@ const jwk = { ...privateKey.export({ format: "jwk" }), kid: randomUUID(), use: "
 // The clients, and how long the ID token of each lives, in seconds.
 const lives = { lattice: 20, long: 3600, other: 3600, brief: 1 };
 
+// The groups of people; all others are in none.
+const groups = { daemon: ["staff", "hpc-physics"] };
+
 const client = (client_id) => ({
   client_id,
   application_type: "native",
@@ -27,9 +30,9 @@ const provider = new Provider(`https://127.0.0.1:${port}`, {
   cookies: { keys: [randomUUID()] },
   clients: Object.keys(lives).map(client),
   ttl: { IdToken: (ctx, token, client) => lives[client.clientId] },
-  claims: { openid: ["sub"], profile: ["preferred_username"] },
+  claims: { openid: ["sub"], profile: ["preferred_username", "groups"] },
   conformIdTokenClaims: false,
-  findAccount: (ctx, id) => ({ accountId: id, claims: () => ({ sub: id, preferred_username: id }) }),
+  findAccount: (ctx, id) => ({ accountId: id, claims: () => ({ sub: id, preferred_username: id, groups: groups[id] ?? [] }) }),
   issueRefreshToken: (ctx, client) => client.grantTypeAllowed("refresh_token"),
   features: { deviceFlow: { enabled: true }, revocation: { enabled: true } },
 });

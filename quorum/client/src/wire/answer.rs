@@ -7,7 +7,7 @@ use lattice_ledger::{
     Conflict, DagStatus, DagSummary, DomainStatus, Endpoint, LimitsStatus, Refusal, Revocation, ServiceStatus, TaskStates, TenantStatus,
     UsageReport, VClusterStatus, VniPoolStatus,
 };
-use lattice_model::access::{RoleBinding, Standing, TenantMember};
+use lattice_model::access::{Project, RoleBinding, Standing, TenantMember};
 use lattice_model::access_token::AccessToken;
 use lattice_model::ended_work::{AccountedUntil, EndedWork};
 use lattice_model::{
@@ -116,6 +116,8 @@ pub enum Answer {
     Roles(Vec<RoleBinding>),
     /// The members of a tenant: accounts by name, then groups by name.
     TenantMembers(Vec<TenantMember>),
+    /// The registered projects of a tenant, by name.
+    Projects(Vec<Project>),
     /// The record of a token; `None`: there is none, or it was revoked.
     TokenRecord(Option<Box<AccessToken>>),
     /// Tokens, by account, then by id.

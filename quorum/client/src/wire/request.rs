@@ -33,10 +33,17 @@ pub enum Request {
     /// and then the allocation waits like any other. `life`: if set, the answer is
     /// [`super::Answer::Submitted`]. That contains the list for the requesting agent's own node if
     /// the claim uses that node, the node is still in this incarnation, and the member that answers
-    /// is the leader.
-    Submit { id: AllocationId, spec: Box<AllocationSpec>, owner: Principal, claim: Option<Claim>, life: Option<Incarnation> },
+    /// is the leader. `login_tenants`: as in [`Action::SubmitByLogin`].
+    Submit {
+        id: AllocationId,
+        spec: Box<AllocationSpec>,
+        owner: Principal,
+        claim: Option<Claim>,
+        life: Option<Incarnation>,
+        login_tenants: BTreeSet<String>,
+    },
     /// Whether such a submission would be accepted now (success). Nothing is submitted.
-    CheckSubmission { spec: Box<AllocationSpec>, owner: Principal },
+    CheckSubmission { spec: Box<AllocationSpec>, owner: Principal, login_tenants: BTreeSet<String> },
     /// One allocation by its job number, its id or a unique prefix of it (at least 4 hexadecimal digits).
     GetAllocation { key: String },
     /// Allocations, newest first, at most `limit` (and 1,000): of this user, if given; in these
@@ -132,12 +139,15 @@ pub enum Request {
     /// A request on behalf of an operator, with the proof that the operator made it. The operator
     /// and the machine are recorded as its author.
     AsOperator { proof: Proof, request: Box<Request> },
-    /// What the ledger knows of a user: roles and tenants.
-    StandingOf { by: Principal },
+    /// What the ledger knows of a user: roles and tenants. It counts as a member of `login_tenants`, too. Of the tenants
+    /// that are closed to it, the answer has those of `about` alone: their names are not for everybody.
+    StandingOf { by: Principal, login_tenants: BTreeSet<String>, about: BTreeSet<String> },
     /// All granted roles, sorted.
     ListRoles,
     /// The members of a tenant, sorted.
     ListTenantMembers { tenant: String },
+    /// The registered projects of a tenant, by name: answered with [`super::Answer::Projects`].
+    ListProjects { tenant: String },
     /// One token of the network API, unless it is revoked or forgotten: answered with
     /// [`super::Answer::TokenRecord`].
     TokenRecord { id: TokenId },
@@ -146,7 +156,7 @@ pub enum Request {
     /// Nodes that wait for admission, and admitted names that have not registered.
     ListAdmissions,
     /// Whether such a DAG would be accepted now (success). Nothing is submitted.
-    CheckDag { owner: Principal, dag: Box<DagSubmission> },
+    CheckDag { owner: Principal, dag: Box<DagSubmission>, login_tenants: BTreeSet<String> },
     /// One DAG with the states of its steps, by its id or a unique prefix of it (at least 4 hexadecimal
     /// digits).
     GetDag { key: String },

@@ -7,7 +7,7 @@ use crate::{
     SCHEDULER_LEASE, ScalingStep, SoftLimitsChange, TenantChange, UserLimitsChange, VniPoolChange,
 };
 use lattice_ledger_state::usage_records::{Consumer, Span};
-use lattice_model::access::{MemberChange, MemberStep, Role, RoleBinding, RootMay, Scopes, Subject};
+use lattice_model::access::{MemberChange, MemberStep, ProjectChange, ProjectStep, Role, RoleBinding, RootMay, Scopes, Subject};
 use lattice_model::access_token::{AccessToken, TokenId};
 use lattice_model::claim::ClaimShare;
 use lattice_model::ended_work::AccountedUntil;
@@ -77,6 +77,10 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
     let tenant = TenantChange { name: "physics".into(), create: true, max_nodes, max_concurrent_allocations, soft };
     let tenant = Action::SetTenant { change: tenant, by: "root".into() };
     let subject = Subject::Group { name: "phys".into(), gid: 50 };
+    let project = |step: ProjectStep| {
+        let change = ProjectChange { tenant: "physics".into(), project: "higgs".into(), step };
+        Action::SetProject { change, by: "root".into() }
+    };
     let step = MemberStep::Add { subject: subject.clone(), is_default: true };
     let binding = RoleBinding { subject, role: Role::TenantAdmin, tenant: Some("physics".into()) };
     let (node_1, reason, deadline) = (node(1), "disk".to_owned(), Some(When::At(Timestamp(99))));
@@ -145,6 +149,8 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
         tenant,
         Action::GrantRole { binding, by: "root".into() },
         Action::SetTenantMember { change: MemberChange { tenant: "physics".into(), step }, by: "root".into() },
+        project(ProjectStep::Create),
+        project(ProjectStep::Add { account: Subject::User { name: "u1".into(), uid: 1 } }),
         Action::IssueToken { token: access_token() },
         Action::Register(registration(2, 1, 0, true)),
         Action::GrantLease { name: ACCOUNTING_LEASE.into(), holder: node(2), ttl_ms: 1000, user: None },

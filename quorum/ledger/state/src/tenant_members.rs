@@ -5,33 +5,12 @@
 //!
 //! Serialised as the members of each closed tenant. By whom a member is recognised is derived from that.
 
+use crate::identity::Identity;
 use imbl::OrdMap;
 use lattice_model::Principal;
 use lattice_model::access::{Subject, SubjectName, TenantMember};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::collections::{BTreeMap, BTreeSet};
-
-/// What a principal and the member that includes it have in common.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Identity {
-    User { uid: u32, name: String },
-    Group { gid: u32 },
-}
-
-impl Identity {
-    fn of(subject: &Subject) -> Self {
-        match subject {
-            Subject::User { name, uid } => Self::User { uid: *uid, name: name.clone() },
-            Subject::Group { name: _, gid } => Self::Group { gid: *gid },
-        }
-    }
-
-    /// The account, and each of its groups once.
-    fn all_of(principal: &Principal) -> BTreeSet<Self> {
-        let groups = principal.groups.iter().chain([&principal.gid]).map(|gid| Self::Group { gid: *gid });
-        groups.chain([Self::User { uid: principal.uid, name: principal.name.clone() }]).collect()
-    }
-}
+use std::collections::BTreeMap;
 
 /// The closed tenants with their members. An account or group has at most one default, which is one of
 /// the tenants of which it is a member.

@@ -168,6 +168,9 @@ impl Postings {
         if let Some(owner) = record.owner.as_ref().filter(|owner| **owner != record.actor) {
             put(By::User, key_of_name(owner));
         }
+        if let Some(account) = record.token_account() {
+            put(By::User, key_of_name(account));
+        }
         put(By::Action, key_of_action(record.action));
     }
 

@@ -55,7 +55,8 @@ impl Submitter {
 impl Client for Submitter {
     async fn commit(&mut self) -> Result<()> {
         let (id, owner) = (AllocationId(Uuid::new_v4()), owner());
-        let request = Request::Submit { id, spec: Box::new(spec()), owner: owner.clone(), claim: None, life: None };
+        let request =
+            Request::Submit { id, spec: Box::new(spec()), owner: owner.clone(), claim: None, life: None, login_tenants: [].into() };
         self.client.call(&request, PATIENCE).await?;
         self.submitted.lock().unwrap_or_else(PoisonError::into_inner).push((id, owner));
         Ok(())

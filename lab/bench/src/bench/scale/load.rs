@@ -91,7 +91,7 @@ struct Commits {
 async fn submit_and_claim(client: QuorumClient, room: Arc<Room>) -> Commits {
     let (id, by) = (AllocationId(Uuid::new_v4()), owner());
     let mut commits = Commits::default();
-    let submission = Request::Submit { id, spec: Box::new(spec()), owner: by.clone(), claim: None, life: None };
+    let submission = Request::Submit { id, spec: Box::new(spec()), owner: by.clone(), claim: None, life: None, login_tenants: [].into() };
     for request in [submission, Request::Claims(vec![room.claim(id)])] {
         let sent = Instant::now();
         let answer = client.call(&request, PATIENCE).await;

@@ -74,7 +74,7 @@ async fn submit_until(stop: CancellationToken, clients: Vec<QuorumClient>) -> Ve
 
 async fn submit_and_cancel(client: QuorumClient) -> Vec<Commit> {
     let (id, by) = (AllocationId(Uuid::new_v4()), owner());
-    let submission = Request::Submit { id, spec: Box::new(spec()), owner: by.clone(), claim: None, life: None };
+    let submission = Request::Submit { id, spec: Box::new(spec()), owner: by.clone(), claim: None, life: None, login_tenants: [].into() };
     let mut commits = Vec::new();
     for request in [submission, Request::from(Action::Cancel { id, by })] {
         let sent = Instant::now();

@@ -327,7 +327,10 @@ impl Submitting {
 
 async fn submit_and_claim(client: QuorumClient, token: u64, Wanted { id, owner, shares }: Wanted) -> Result<()> {
     let spec = Box::new(spec_of(shares.len())?);
-    client.call(&Request::Submit { id, spec, owner, claim: None, life: None }, PATIENCE).await.context("a submission")?;
+    client
+        .call(&Request::Submit { id, spec, owner, claim: None, life: None, login_tenants: [].into() }, PATIENCE)
+        .await
+        .context("a submission")?;
     let claim = Claim { allocation: id, requeue_count: 0, lease_token: token, shares, after: None, by: None, walltime: None };
     match client.call(&Request::Claims(vec![claim]), PATIENCE).await.context("a claim")? {
         Answer::Claims(outcomes) if outcomes.iter().all(Result::is_ok) => Ok(()),

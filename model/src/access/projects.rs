@@ -1,0 +1,45 @@
+//! Projects of tenants: which of them work may name, and whose.
+
+use super::{Subject, SubjectName};
+use serde::{Deserialize, Serialize};
+
+/// A change of one project of a tenant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProjectChange {
+    /// The tenant.
+    pub tenant: String,
+    /// The project.
+    pub project: String,
+    /// What happens.
+    pub step: ProjectStep,
+}
+
+/// What happens to a project.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProjectStep {
+    /// It is registered, or stays so. From its tenant's first project on, work of the tenant names registered ones alone.
+    Create,
+    /// It is not registered any more.
+    Delete,
+    /// An account becomes its member, or stays one.
+    Add {
+        /// The account; never a group.
+        account: Subject,
+    },
+    /// An account is no member any more.
+    Remove {
+        /// The account.
+        account: SubjectName,
+    },
+}
+
+/// A registered project of a tenant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Project {
+    /// Its name.
+    pub name: String,
+    /// Whether it takes work from its members alone: from its first member on.
+    pub is_closed: bool,
+    /// Its members, by name.
+    pub members: Vec<Subject>,
+}

@@ -1,0 +1,42 @@
+//! Submissions of users whose login names tenants: an identity provider's groups, which the site maps to tenants.
+//!
+//! Such a membership holds for one command. Nothing of it is in the state: the next login may name other tenants.
+
+use super::action::Action;
+use super::refusal::Refusal;
+use super::{ApplyContext, Ledger, Outcome};
+use lattice_model::access::LOGIN_TENANTS_MAX;
+use std::collections::BTreeSet;
+
+impl Action {
+    /// The same submission by a user whose login names these tenants.
+    pub fn by_login(self, tenants: BTreeSet<String>) -> Self {
+        if tenants.is_empty() { self } else { Self::SubmitByLogin { tenants, submission: Box::new(self) } }
+    }
+
+    /// The command without what a login adds to it.
+    pub fn submission(&self) -> &Self {
+        match self {
+            Self::SubmitByLogin { submission, .. } => submission,
+            other => other,
+        }
+    }
+}
+
+impl Ledger {
+    pub(super) fn submit_by_login(
+        &mut self,
+        context: &mut ApplyContext,
+        tenants: &BTreeSet<String>,
+        submission: &Action,
+    ) -> Result<Outcome, Refusal> {
+        if !matches!(submission, Action::Submit { .. } | Action::SubmitDag { .. }) {
+            return Err(Refusal::Malformed { why: format!("{} is no submission", submission.name()) });
+        }
+        if tenants.len() > LOGIN_TENANTS_MAX {
+            return Err(Refusal::TooMany { what: "tenants of a login".to_owned(), most: LOGIN_TENANTS_MAX as u64 });
+        }
+        context.login_tenants.clone_from(tenants);
+        submission.apply(self, context)
+    }
+}
