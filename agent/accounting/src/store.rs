@@ -1,5 +1,7 @@
 //! The store: a database, and what is asked of it.
 
+mod sinks;
+
 use crate::postgres::PostgresDriver;
 use crate::question::{Dialect, Question};
 use crate::record::{self, DamagedRow};

@@ -29,7 +29,19 @@ pub enum HistoryAnswer {
     Page(WireHistoryPage),
     /// `kind`: `sqlite` or `postgresql`; empty: it was not opened yet. `problem`: why nothing is stored at present; empty:
     /// nothing is wrong.
-    Status { kind: String, problem: String },
+    Status { kind: String, problem: String, sinks: Vec<WireSinkStatus> },
+}
+
+/// How far a sink of the asked agent is; `kind`: `http` or `file`, `problem`: empty if nothing is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct WireSinkStatus {
+    pub kind: String,
+    pub target: String,
+    /// The sequence number up to which it has all records.
+    pub delivered: u64,
+    pub waiting: u64,
+    pub lag_ms: u64,
+    pub problem: String,
 }
 
 /// The wire form of [`HistoryQuery`].

@@ -8,6 +8,7 @@
 use super::Api;
 use super::api::{QUORUM_TIMEOUT, Streamed};
 use super::refusal::{status, unexpected};
+use lattice_accounting::SinkStatus;
 use lattice_api::v1;
 use lattice_api::v1::accounting_service_server::AccountingService;
 use lattice_ledger::{ACCOUNTING_LEASE, Action};
@@ -149,12 +150,18 @@ impl Api {
             waiting,
             dropped,
             problem: report.problem,
+            sinks: report.sinks.into_iter().map(sink_to_proto).collect(),
         })
     }
 }
 
 fn problem(problem: String) -> stores::StoreReport {
-    stores::StoreReport { kind: String::new(), problem }
+    stores::StoreReport { problem, ..stores::StoreReport::default() }
+}
+
+fn sink_to_proto(sink: SinkStatus) -> v1::AccountingSink {
+    let SinkStatus { kind, target, delivered, waiting, lag_ms, problem } = sink;
+    v1::AccountingSink { kind, target, delivered, waiting, lag_ms, problem }
 }
 
 /// `is_on`: whether ended work is stored in this cluster at all.

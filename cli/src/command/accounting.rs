@@ -68,6 +68,15 @@ fn text(status: &v1::AccountingStatusResponse, size: TableSize) -> String {
     ];
     let problem = wrapped(&status.problem, most);
     pairs.extend(problem.into_iter().enumerate().map(|(at, line)| (if at == 0 { "Problem" } else { "" }, line)));
+    for sink in &status.sinks {
+        let has = if sink.waiting == 0 {
+            format!("{}: has all up to {}", sink.kind, sink.delivered)
+        } else {
+            format!("{}: has all up to {}, {} wait, the oldest for {} s", sink.kind, sink.delivered, sink.waiting, sink.lag_ms / 1000)
+        };
+        pairs.extend([("Sink", has), ("", sink.target.clone())]);
+        pairs.extend(wrapped(&sink.problem, most).into_iter().map(|line| ("", line)));
+    }
     block(&pairs)
 }
 
@@ -213,6 +222,17 @@ Problem:               disk full
         let size = TableSize { width: Width::Terse, columns: Some(80) };
         assert_eq!(text(&status, size), want);
         assert!(text(&v1::AccountingStatusResponse { ended: 3, ..Default::default() }, size).contains("3 ends so far"));
+        let sink = v1::AccountingSink { kind: "http".into(), target: "https://h/x".into(), delivered: 8, ..Default::default() };
+        let waits = v1::AccountingSink { waiting: 2, lag_ms: 61_500, problem: "no answer".into(), ..sink.clone() };
+        let shown = text(&v1::AccountingStatusResponse { sinks: vec![sink, waits], ..status.clone() }, size);
+        let want = "\
+Sink:                  http: has all up to 8
+                       https://h/x
+Sink:                  http: has all up to 8, 2 wait, the oldest for 61 s
+                       https://h/x
+                       no answer
+";
+        assert!(shown.ends_with(want), "{shown}");
         let long = text(&v1::AccountingStatusResponse { problem: "no answer ".repeat(30), ..status }, size);
         assert!(long.lines().count() > 8 && long.lines().all(|line| line.chars().count() <= 80), "{long}");
     }

@@ -33,18 +33,18 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// Gives a node the role with this store, and starts its agent anew.
-fn give_role(w: &World, node: &str, store: &str) {
+pub fn give_role(w: &World, node: &str, store: &str) {
     faults::kill_node(&w.dir, node).unwrap();
     configure(&w.dir, node, &format!("roles: [api, scheduler, accounting]\naccounting: {store}"));
     faults::start_node(&w.dir, node).unwrap();
     ready(w);
 }
 
-fn ready(w: &World) {
+pub fn ready(w: &World) {
     w.wait("all nodes to be ready", || lattice_lab::up::wait_ready(&w.cluster(), JOB).is_ok());
 }
 
-fn status(w: &World) -> Value {
+pub fn status(w: &World) -> Value {
     w.lattice.json(&["admin", "accounting", "status"]).unwrap_or_else(|e| panic!("{e:#}"))
 }
 
@@ -61,7 +61,7 @@ fn settled(w: &World) {
 }
 
 /// Runs work to its end on this node; returns its id.
-fn end(w: &World, node: &str, program: &str) -> String {
+pub fn end(w: &World, node: &str, program: &str) -> String {
     let id = w.submit(&["-w", node, "--cores=1", "--name", "night-run", "--", "/bin/sh", "-c", program]);
     w.ended(&id);
     id
