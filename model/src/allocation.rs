@@ -47,6 +47,8 @@ pub struct SubmittedValues {
     pub walltime: Option<Duration>,
     /// The preemption class.
     pub preemption_class: u8,
+    /// The project.
+    pub project: String,
     /// The tags.
     pub tags: BTreeMap<String, String>,
     /// Of a scaled service: how it scales.
@@ -82,6 +84,7 @@ impl SubmittedValues {
             name: spec.name.clone(),
             walltime: spec.walltime,
             preemption_class: spec.preemption_class,
+            project: spec.project.clone(),
             tags: spec.tags.clone(),
             scaling: spec.scaling.clone(),
             place: Some(Box::new(SubmittedPlace::of(spec))),
@@ -285,12 +288,12 @@ impl Allocation {
     /// Whether `spec` is the spec that was submitted.
     pub fn was_submitted_as(&self, spec: &AllocationSpec) -> bool {
         match self.submitted_values.as_deref().cloned() {
-            Some(SubmittedValues { name, walltime, preemption_class, tags, scaling, place }) => {
+            Some(SubmittedValues { name, walltime, preemption_class, project, tags, scaling, place }) => {
                 // Older records have none: these values could not be changed then.
                 let scaling = scaling.or_else(|| self.spec.scaling.clone());
                 let SubmittedPlace { timing, nice, comment } = place.map_or_else(|| SubmittedPlace::of(&self.spec), |place| *place);
                 let spec_now = AllocationSpec::clone(&self.spec);
-                AllocationSpec { name, walltime, preemption_class, tags, scaling, timing, nice, comment, ..spec_now } == *spec
+                AllocationSpec { name, walltime, preemption_class, project, tags, scaling, timing, nice, comment, ..spec_now } == *spec
             }
             None => *self.spec == *spec,
         }

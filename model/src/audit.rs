@@ -203,6 +203,8 @@ actions! {
     AccountingMoved,
     /// Ended work was dropped before the store had it: too much waited.
     EndedWorkDropped,
+    /// The project or the tags in the record of ended work were corrected.
+    EndedWorkCorrected,
     /// An event of an allocation of which its user wants mail. `detail` is JSON.
     MailDue,
 }

@@ -42,12 +42,18 @@ static FIRST: &[&str] = &[
 static JOB_NUMBERS: &[&str] =
     &["ALTER TABLE ended_work ADD COLUMN job BIGINT NOT NULL DEFAULT 0", "CREATE INDEX ended_work_by_job ON ended_work (job)"];
 
-/// How far each sink is, see [`crate::sink_progress::SinkPosition`].
-static SINKS: &[&str] = &["CREATE TABLE accounting_sink (
+/// How far each sink is, see [`crate::sink_progress::SinkPosition`]; and the number of the latest correction of each record,
+/// or its own, in the order of which sinks get them.
+static SINKS: &[&str] = &[
+    "CREATE TABLE accounting_sink (
         sink TEXT NOT NULL PRIMARY KEY,
         delivered_until BIGINT NOT NULL,
         sending_until BIGINT NOT NULL
-    )"];
+    )",
+    "ALTER TABLE ended_work ADD COLUMN changed BIGINT NOT NULL DEFAULT 0",
+    "UPDATE ended_work SET changed = sequence",
+    "CREATE INDEX ended_work_by_change ON ended_work (changed)",
+];
 
 /// The table with one row about the store itself. It is there before the first step.
 pub(crate) const STORE_TABLE: &str = "CREATE TABLE IF NOT EXISTS accounting_store (

@@ -118,7 +118,7 @@ impl Api {
     }
 
     /// One page from the store, wherever it is. A user's questions wait for those that this user asked before.
-    async fn ended_page(&self, uid: u32, query: HistoryQuery) -> Result<HistoryPage, Status> {
+    pub(super) async fn ended_page(&self, uid: u32, query: HistoryQuery) -> Result<HistoryPage, Status> {
         let _turn = self.limits.own_questions.of(uid).acquire_owned().await.expect("never closed");
         let Some(node) = self.storing_node().await? else {
             return Err(no_store(self.ends().await?.accounted.is_some()));

@@ -220,6 +220,7 @@ async fn list(session: &Session, args: Status) -> Result<(), Failure> {
         name: args.filter.name.unwrap_or_default(),
         vcluster: args.filter.vcluster.unwrap_or_default(),
         tenant: args.filter.tenant.unwrap_or_default(),
+        project: args.filter.project.unwrap_or_default(),
         node: args.filter.node.unwrap_or_default(),
         tags: args.filter.tags.into_iter().collect(),
         ..Default::default()

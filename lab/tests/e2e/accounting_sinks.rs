@@ -1,7 +1,7 @@
 //! Sinks of ended work: a server that fails, stalls and loses its answers, and a file. Each record comes once.
 
 use crate::accounting::{end, give_role, ready, status};
-use crate::harness::{Folder, Group, World};
+use crate::harness::{Folder, Group, NOBODY, World};
 use crate::notifications::request;
 use crate::telemetry::get;
 use lattice_lab::faults;
@@ -23,7 +23,10 @@ const NODE: &str = "n2";
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
 pub fn trials() -> Vec<Trial> {
-    vec![SINKS.test("a_server_that_fails_and_a_file_get_each_record_once", &[], sinks)]
+    vec![
+        SINKS.test("a_server_that_fails_and_a_file_get_each_record_once", &[], sinks),
+        SINKS.test("project_and_tags_change_while_work_runs_and_are_corrected_after_its_end", &[], corrections),
+    ]
 }
 
 /// What the server does with a request.
@@ -230,4 +233,53 @@ fn sinks(w: &World) {
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
     delivered(w);
     assert_each_once(&server, &file, &ids);
+}
+
+fn corrections(w: &World) {
+    let folder = Folder::new("corrections");
+    let file = folder.0.join("work.jsonl");
+    let store = format!("sqlite://{}/accounting.db", folder.0.display());
+    let before = text(&status(w), "store");
+    give_role(w, NODE, &format!("{{store: {store:?}, file_sink: {{path: {:?}}}}}", file.display().to_string()));
+    // The store of the test before.
+    if !before.is_empty() {
+        w.ok(&["admin", "accounting", "move", "--force"]);
+    }
+    w.wait("the new store", || status(w)["on"] == true && text(&status(w), "store") != before);
+
+    // Work that runs.
+    let id = w.submit(&["-w", "n1", "--cores=1", "--project", "atlas", "--tag", "run=1", "--", "/bin/sleep", "600"]);
+    w.wait("it to run", || text(&w.lattice.json(&["status", &id]).unwrap(), "state") == "Running");
+    w.ok(&["update", &id, "--project", "higgs"]);
+    let now = w.lattice.json(&["status", &id]).unwrap();
+    assert_eq!((text(&now, "project").as_str(), &now["tags"]), ("higgs", &serde_json::json!({"run": "1"})));
+    let listed = |project: &str| w.run(&["status", "--project", project, "-o", "name"]).out().contains(&id);
+    assert!(listed("higgs") && !listed("atlas"));
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
+
+    // Its record, once it is there.
+    let record = || {
+        let page = w.lattice.json(&["history"]).unwrap();
+        page["work"].as_array().unwrap().iter().find(|work| text(work, "id") == id).cloned().unwrap_or_default()
+    };
+    w.wait("its record", || text(&record(), "project") == "higgs");
+    let (job, used) = (record()["job"].to_string(), record()["node_hours"].clone());
+    let refused = w.run_as(NOBODY, &["update", &job, "--project", "mine"]);
+    assert!(refused.code() == 4 && refused.err().contains("belongs to"), "{}{}", refused.out(), refused.err());
+    let refused = w.run(&["update", &job, "--name", "other"]);
+    assert_eq!(refused.code(), 4, "a name is not corrected: {}{}", refused.out(), refused.err());
+    w.ok(&["update", &job, "--project", "lhcb", "--tag", "run=,paper=7"]);
+    w.wait("the correction", || text(&record(), "project") == "lhcb");
+    let corrected = record();
+    assert_eq!((&corrected["tags"], &corrected["node_hours"]), (&serde_json::json!({"paper": "7"}), &used));
+    let records = w.ok(&["audit", "query", "--type", "ended-work-corrected"]);
+    assert!(records.contains("project lhcb instead of higgs, tags paper=7 instead of run=1"), "{records}");
+    // The sink gets it as a record of its own, which names the one that it replaces.
+    let of_work = || lines(&file).into_iter().filter(|record| text(record, "id") == id).collect::<Vec<_>>();
+    w.wait("the sink to have both", || of_work().len() == 2);
+    let (first, second) = (of_work()[0].clone(), of_work()[1].clone());
+    assert_eq!((text(&first, "project").as_str(), text(&second, "project").as_str()), ("higgs", "lhcb"));
+    assert_eq!(second["corrects"], first["sequence"]);
+    assert!(first["corrects"].is_null() && first["record"] != second["record"], "{first} {second}");
 }

@@ -240,7 +240,7 @@ pub use command::{Command, ENTRY_LEAP_MS_MAX};
 pub use conformance::DriftLimits;
 pub use dags::{DagCursor, DagFilter, DagStatus, DagSummary, StepStatus};
 pub use ended::{EndedLimitsChange, EndedStatus};
-pub use ended_work::{ACCOUNTING_LEASE, EndsStatus};
+pub use ended_work::{ACCOUNTING_LEASE, Correction, EndsStatus};
 pub use leases::held;
 pub use level::{LEVEL_KNOWN, LEVEL_MAX};
 pub use limits::LimitsStatus;

@@ -12,15 +12,15 @@ use lattice_api::v1::raft_client::RaftClient;
 use lattice_ledger::access::TEXT_BYTES_MAX;
 use lattice_ledger::keyring::Secret;
 use lattice_ledger::{
-    ACCOUNTING_LEASE, Access, AccessKind, Action, AllocationChange, QuotaChange, Requester, TenantChange, UsageOf, VClusterChange,
+    ACCOUNTING_LEASE, Access, AccessKind, Action, AllocationChange, Correction, QuotaChange, Requester, TenantChange, UsageOf, VClusterChange,
     WhichTasks,
 };
 use lattice_model::access::{MemberChange, MemberStep, Relation, Role as Granted, RoleBinding, Scopes, Subject, rule};
 use lattice_model::access_token::{AccessToken, TokenId};
-use lattice_model::ended_work::AccountedUntil;
+use lattice_model::ended_work::{AccountedUntil, EndedWork};
 use lattice_model::{
-    AllocationId, AllocationSpec, AuditFilter, Boot, CheckpointId, Claim, Connectivity, DagId, DagStep, DagSubmission, Epoch, Exposed,
-    HoldKind, LaneReport, PreemptCause, Preemption, Principal, TaskSet, TelemetryMode,
+    AllocationId, AllocationSpec, AllocationState, AuditFilter, Boot, CheckpointId, Claim, Connectivity, DagId, DagStep, DagSubmission, Epoch, Exposed,
+    HoldKind, LaneReport, PreemptCause, Preemption, Principal, TaskSet, TelemetryMode, Timestamp, Used,
 };
 use lattice_pki::identity::Role;
 use lattice_quorum::permission::{Call, Grant, Person, name_of_person, person};
@@ -150,6 +150,38 @@ fn missing_allocation() -> AllocationId {
     AllocationId(Uuid::from_u128(7))
 }
 
+fn correction() -> Box<Correction> {
+    let at = Timestamp(1);
+    let work = EndedWork {
+        sequence: 1,
+        allocation: missing_allocation(),
+        job: 1,
+        name: "walked".into(),
+        tenant: String::new(),
+        project: String::new(),
+        vcluster: String::new(),
+        user: owner().name,
+        uid: owner().uid,
+        tags: Default::default(),
+        state: AllocationState::Completed,
+        reason: String::new(),
+        exit_code: Some(0),
+        nodes: String::new(),
+        node_count: 0,
+        submitted_at: at,
+        claimed_at: None,
+        started_at: None,
+        ended_at: at,
+        requeue_count: 0,
+        preempted_count: 0,
+        used: Used::default(),
+        core_ms: 0,
+        part_of: None,
+        corrects: None,
+    };
+    Box::new(Correction { work, project: Some("higgs".into()), tags: Default::default() })
+}
+
 /// Every command for users, and every one for operators; about something that does not exist, if
 /// they would change what the other tests need.
 fn commands() -> (Vec<Action>, Vec<Action>) {
@@ -205,6 +237,8 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
         Action::SubmitDag { id: DagId(id), owner: owner(), dag: Box::new(DagSubmission { steps: vec![], ..dag() }) },
         Action::CancelDag { id: DagId(id), by: owner() },
         Action::RevokeToken { id: TokenId(7), by: owner(), as_operator: false },
+        // No store has been seen, so it is refused.
+        Action::CorrectEndedWork { correction: correction(), by: owner(), as_operator: false },
     ];
     let of_operators = vec![
         Action::DrainUrgently { node: node.clone(), by: by.clone(), reason: reason.clone(), deadline: None, seed: id },

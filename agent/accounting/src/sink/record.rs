@@ -10,6 +10,8 @@ pub(crate) struct SinkRecord<'a> {
     /// Its identity, the same whenever it is sent: a receiver that has it ignores another one.
     record: String,
     sequence: u64,
+    /// This replaces the record with this `sequence`: its project or tags were corrected. `None`: it is the first one.
+    corrects: Option<u64>,
     id: String,
     /// `None`: of a lane or a replica.
     job: Option<u64>,
@@ -44,6 +46,7 @@ impl<'a> From<&'a EndedWork> for SinkRecord<'a> {
         Self {
             record: format!("{}/{}", work.allocation, work.sequence),
             sequence: work.sequence,
+            corrects: work.corrects,
             id: work.allocation.to_string(),
             job: (work.job > 0).then_some(work.job),
             name: &work.name,

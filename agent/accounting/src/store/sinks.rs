@@ -47,26 +47,31 @@ impl Store {
         self.write(vec![update]).await
     }
 
-    /// The records after one sequence number up to another, in their order, at most `limit`.
+    /// What ended or was corrected after one sequence number up to another, in that order, at most `limit`. Of a record that
+    /// was corrected, the latest correction is all that there is.
     ///
     /// # Errors
     /// [`StoreError`]: they cannot be read now.
     pub(crate) async fn work_after(&self, after: u64, until: u64, limit: u32) -> Result<Vec<EndedWork>, StoreError> {
-        let mut select = Statement::new(format!("SELECT {COLUMNS} FROM ended_work WHERE sequence > "));
-        select.bind(Value::number(after)).push(" AND sequence <= ").bind(Value::number(until));
-        select.push(" ORDER BY sequence LIMIT ").bind(Value::number(limit.into()));
-        let (rows, _) = self.read(Lane::Storing, select, COLUMN_TYPES).await?;
+        let mut select = Statement::new(format!("SELECT {COLUMNS}, changed FROM ended_work WHERE changed > "));
+        select.bind(Value::number(after)).push(" AND changed <= ").bind(Value::number(until));
+        select.push(" ORDER BY changed LIMIT ").bind(Value::number(limit.into()));
+        let columns = [COLUMN_TYPES, &[Column::Number]].concat();
+        let (rows, _) = self.read(Lane::Storing, select, &columns).await?;
         let damaged = |source| StoreError::Row { store: self.name.clone(), source };
-        rows.into_iter().map(record::work).collect::<Result<_, _>>().map_err(damaged)
+        rows.into_iter().map(record::changed_work).collect::<Result<_, _>>().map_err(damaged)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::question::tests::query;
     use crate::record::tests::ended;
     use crate::sink_progress::SinkPosition;
     use crate::store::StoreError;
     use crate::store::tests::Directory;
+    use lattice_model::ended_work::EndedWork;
+    use std::collections::BTreeMap;
 
     #[tokio::test]
     async fn a_sink_moves_only_from_where_it_is() {
@@ -94,5 +99,29 @@ mod tests {
         assert_eq!(after(0, u64::MAX, 2).await, [1, 2]);
         assert_eq!(after(2, 4, 9).await, [3, 4]);
         assert_eq!(after(5, u64::MAX, 9).await, [] as [u64; 0]);
+    }
+
+    #[tokio::test]
+    async fn a_correction_changes_its_record_alone_and_is_what_follows() {
+        let directory = Directory::new();
+        let store = directory.open().await.unwrap();
+        store.append(0, &(1..=2).map(ended).collect::<Vec<_>>(), 2).await.unwrap();
+        let tags: BTreeMap<String, String> = [("a".to_owned(), "b".to_owned())].into();
+        let correct = |sequence: u64, corrects: u64, project: &str| EndedWork {
+            sequence,
+            corrects: Some(corrects),
+            project: project.to_owned(),
+            tags: tags.clone(),
+            ..ended(corrects)
+        };
+        // Also of a record of the same batch, and of one that this store never had.
+        let batch = [ended(3), correct(4, 1, "first"), correct(5, 3, "x"), correct(6, 3, "second"), correct(7, 99, "none")];
+        store.append(2, &batch, 7).await.unwrap();
+        let all = store.query(&query()).await.unwrap().work;
+        let projects: Vec<_> = all.iter().map(|work| (work.sequence, work.project.as_str())).collect();
+        assert_eq!(projects, [(3, "second"), (2, "higgs"), (1, "first")]);
+        assert_eq!((&all[2].tags, all[2].corrects, &all[2].name), (&tags, None, &ended(1).name));
+        let changed: Vec<_> = store.work_after(1, u64::MAX, 9).await.unwrap().iter().map(|work| (work.sequence, work.corrects)).collect();
+        assert_eq!(changed, [(2, None), (4, Some(1)), (6, Some(3))]);
     }
 }

@@ -93,6 +93,8 @@ struct ListParams {
     vcluster: Option<String>,
     /// Only those of this tenant.
     tenant: Option<String>,
+    /// Only those of this project.
+    project: Option<String>,
     /// Only those on this node.
     node: Option<String>,
     /// Only those with these tags, such as `campaign=42,owner=ada`.
@@ -136,6 +138,7 @@ async fn list_allocations(calls: Calls, uri: Uri, Params(params): Params<ListPar
         name: params.name.unwrap_or_default(),
         vcluster: params.vcluster.unwrap_or_default(),
         tenant: params.tenant.unwrap_or_default(),
+        project: params.project.unwrap_or_default(),
         node: params.node.unwrap_or_default(),
         lanes_of: params.lanes_of.unwrap_or_default(),
         tags: pairs("tag", params.tag.as_deref())?,
@@ -177,7 +180,8 @@ fn tag_of(a: &v1::Allocation) -> Result<Tag, Problem> {
         (scaling.replicas_min, scaling.replicas_max, target)
     });
     let timing = a.timing.as_ref().map(|timing| (timing.begin_ms, timing.deadline_ms));
-    Tag::of(&(&a.id, &a.name, a.walltime_seconds, a.preemption_class, tags, scaling, (timing, a.nice, &a.comment)))
+    let labels = (&a.name, &a.project, tags, &a.comment);
+    Tag::of(&(&a.id, labels, a.walltime_seconds, a.preemption_class, scaling, timing, a.nice))
 }
 
 /// What is to change; the rest stays as it is.
@@ -191,6 +195,8 @@ struct AllocationChange {
     /// 0 to 10
     preemption_class: Option<u32>,
     name: Option<String>,
+    /// Empty: none.
+    project: Option<String>,
     /// These tags get these values, the others stay; null removes a tag.
     #[serde(default)]
     tags: BTreeMap<String, Option<String>>,
@@ -212,7 +218,7 @@ struct AllocationChange {
     comment: Option<String>,
 }
 
-/// Changes an allocation that has not ended.
+/// Changes an allocation that has not ended; or the project and the tags in the record of one that has.
 ///
 /// Durable when answered. With `If-Match`, only if it has that tag.
 #[utoipa::path(
@@ -244,6 +250,7 @@ async fn update_allocation(
         walltime,
         preemption_class: change.preemption_class,
         name: change.name,
+        project: change.project,
         tags: change.tags.into_iter().map(|(name, value)| (name, value.unwrap_or_default())).collect(),
         replicas_min: change.replicas_min,
         replicas_max: change.replicas_max,
