@@ -6,6 +6,7 @@ mod audit;
 mod dags;
 mod nodes;
 mod quorum;
+mod roles;
 mod services;
 mod sessions;
 mod tenants;
@@ -27,6 +28,7 @@ pub(crate) fn routes() -> Router<Grpc> {
         .merge(dags::routes())
         .merge(nodes::routes())
         .merge(quorum::routes())
+        .merge(roles::routes())
         .merge(services::routes())
         .merge(sessions::routes())
         .merge(tenants::routes())
@@ -45,6 +47,7 @@ pub(crate) fn openapi() -> Vec<OpenApi> {
         dags::openapi(),
         nodes::openapi(),
         quorum::openapi(),
+        roles::openapi(),
         services::openapi(),
         sessions::openapi(),
         tenants::openapi(),

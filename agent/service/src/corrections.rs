@@ -1,4 +1,4 @@
-//! Corrections of ended work: its project and its tags, in the record that the accounting store has.
+//! Ended work by its job number. Corrections of its project and its tags, in the record that the accounting store has.
 //!
 //! ```text
 //!   record ◀──job number── store ──may the caller?──▶ quorum: numbered, on the audit log ──▶ store, and from there sinks
@@ -6,13 +6,14 @@
 
 use super::Api;
 use super::caller::{Caller, Operator};
+use super::finding::{names_a_task, task_named};
 use lattice_api::v1;
 use lattice_ledger::{Action, Correction};
-use lattice_model::Timestamp;
 use lattice_model::history::{HistoryKind, HistoryQuery, Visible};
+use lattice_model::{AllocationId, Timestamp};
 use lattice_quorum_client::wire::Request as Ask;
 use std::collections::BTreeMap;
-use tonic::Status;
+use tonic::{Code, Status};
 
 /// More records of one job number than there are: after a recovery from a backup, work may have ended twice.
 const RECORDS_MAX: u32 = 10;
@@ -64,6 +65,37 @@ pub(super) async fn correct(
         is_task_group: false,
         is_scaled: false,
     })
+}
+
+impl Api {
+    /// The allocation with this job number, be it that the accounting store alone still knows it. A number of a task is
+    /// refused.
+    pub(super) async fn id_of_job(&self, caller: &Caller, job: u64) -> Result<AllocationId, Status> {
+        let key = job.to_string();
+        let unknown = match self.find_allocation(caller, &key, false).await {
+            Ok((found, _)) if found.number == job => return Ok(found.id),
+            Ok((group, _)) => match task_named(&group, &key) {
+                Some(index) => {
+                    self.check(caller, &group).await?;
+                    return Err(names_a_task(&group, &key, index));
+                }
+                // The number is the beginning of an id.
+                None => no_job(job),
+            },
+            Err(status) if matches!(status.code(), Code::NotFound | Code::InvalidArgument) => no_job(job),
+            Err(status) => return Err(status),
+        };
+        match self.ended_page(caller.principal.uid, of_job(job)).await {
+            Ok(page) => page.work.first().map(|work| work.allocation).ok_or(unknown),
+            // There is no store.
+            Err(status) if status.code() == Code::FailedPrecondition => Err(unknown),
+            Err(status) => Err(status),
+        }
+    }
+}
+
+fn no_job(job: u64) -> Status {
+    Status::not_found(format!("there is no job {job}\nhint: `lattice status --all` and `lattice history` show job numbers"))
 }
 
 fn of_job(job: u64) -> HistoryQuery {

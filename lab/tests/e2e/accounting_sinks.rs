@@ -273,7 +273,7 @@ fn corrections(w: &World) {
     w.wait("the correction", || text(&record(), "project") == "lhcb");
     let corrected = record();
     assert_eq!((&corrected["tags"], &corrected["node_hours"]), (&serde_json::json!({"paper": "7"}), &used));
-    let records = w.ok(&["audit", "query", "--type", "ended-work-corrected"]);
+    let records = w.ok(&["audit", "query", "--job", &job, "--type", "ended-work-corrected"]);
     assert!(records.contains("project lhcb instead of higgs, tags paper=7 instead of run=1"), "{records}");
     // The sink gets it as a record of its own, which names the one that it replaces.
     let of_work = || lines(&file).into_iter().filter(|record| text(record, "id") == id).collect::<Vec<_>>();

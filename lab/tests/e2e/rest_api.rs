@@ -263,6 +263,32 @@ fn administered(w: &World) {
     assert_eq!(admin.get(&format!("{path}/queue"))["waiting"], json!(0));
     admin.call("DELETE", path, &[]).expect(204);
 
+    assert!(admin.send("POST", "/api/v1/nodes/n2/drain", &json!({ "reason": "" }), &[]).status == 400);
+    admin.send("POST", "/api/v1/nodes/n2/drain", &json!({ "reason": "fan" }), &[]).expect(200);
+    w.wait("n2 to be drained", || admin.get("/api/v1/nodes/n2")["state"] == json!("Drained"));
+    assert_eq!(admin.call("POST", "/api/v1/nodes/n2/undrain", &[]).expect(200)["node"], json!("n2"));
+    w.wait("n2 to be ready", || admin.get("/api/v1/nodes/n2")["state"] == json!("Ready"));
+    admin.send("POST", "/api/v1/nodes/n2/cordon", &json!({ "reason": "look", "seconds": 600 }), &[]).expect(200);
+    admin.call("POST", "/api/v1/nodes/n2/uncordon", &[]).expect(200);
+    assert_eq!(user.send("POST", "/api/v1/nodes/n2/cordon", &json!({ "reason": "x" }), &[]).status, 403);
+
+    let role = "/api/v1/roles/operator/user:nobody";
+    assert_eq!(admin.call("PUT", role, &[]).expect(200)["role"], json!("operator"));
+    let granted = |admin: &Client| {
+        let roles = admin.get("/api/v1/roles")["roles"].as_array().cloned().unwrap_or_default();
+        roles.iter().any(|one| one["subject"] == json!("user:nobody") && one["tenant"].is_null())
+    };
+    assert!(granted(&admin));
+    admin.call("DELETE", role, &[]).expect(204);
+    assert!(!granted(&admin));
+    assert_eq!(user.call("PUT", role, &[]).status, 403);
+
+    let exported = admin.get("/api/v1/audit/export?type=HoldSet&node=n2");
+    assert_eq!(exported["format"], json!("lattice-audit-export/1"));
+    let pages = exported["pages"].as_array().unwrap();
+    assert!(!pages.is_empty() && pages.iter().any(|page| text(page, "body").contains("HoldSet")), "{exported}");
+    assert_eq!(user.call("GET", "/api/v1/audit/export", &[]).status, 403);
+
     let token = json!({ "name": "made over REST", "account": "nobody", "scopes": "read", "days": 1 });
     let issued = admin.send("POST", "/api/v1/tokens", &token, &[]).expect(201);
     let made = Client { w, authorization: format!("Authorization: Bearer {}", text(&issued, "token")) };
