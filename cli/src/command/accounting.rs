@@ -1,5 +1,7 @@
 //! `lattice admin accounting …`.
 
+mod parquet_file;
+
 use super::audit::{Out, next_part};
 use super::history::message;
 use crate::failure::Failure;
@@ -10,7 +12,8 @@ use crate::table::{block, wrapped};
 use lattice_api::json::{AccountingStatusJson, HistoryJson};
 use lattice_api::v1;
 use lattice_cli_syntax::args::accounting::{AccountingCommand, ExportFormat, ExportHistory};
-use std::io::Write;
+use parquet_file::ParquetFile;
+use std::io::{IsTerminal, Write};
 
 /// The head of a CSV file.
 const CSV_HEAD: &str = "sequence,id,name,user,uid,tenant,project,vcluster,tags,state,reason,exit_code,nodes,node_count,submitted_at,\
@@ -82,10 +85,25 @@ fn text(status: &v1::AccountingStatusResponse, size: TableSize) -> String {
 
 async fn export(session: &Session, args: ExportHistory) -> Result<(), Failure> {
     let ExportHistory { filter, format, file } = args;
+    if format == ExportFormat::Parquet && file.is_none() && std::io::stdout().is_terminal() {
+        return Err(Failure::usage("--format parquet: the file is binary").hint("give --file FILE, or redirect stdout"));
+    }
     let request = v1::HistoryRequest { all_users: true, ..message(filter, session::now())? };
     let client = session.connect().await?;
     let mut pages = answer(client.accounting().export(request)).await?;
     let mut out = Out::open(file.as_deref())?;
+    if format == ExportFormat::Parquet {
+        let mut table = ParquetFile::begin(&mut *out.to)?;
+        let mut count = 0;
+        while let Some(page) = next_part(pages.message()).await? {
+            count += page.work.len();
+            table.add(page.work)?;
+        }
+        table.end()?;
+        out.finish()?;
+        session.note(&format!("{count} records"));
+        return Ok(());
+    }
     if format == ExportFormat::Csv {
         out.to.write_all(CSV_HEAD.as_bytes())?;
         out.to.write_all(b"\r\n")?;
@@ -96,6 +114,8 @@ async fn export(session: &Session, args: ExportHistory) -> Result<(), Failure> {
         let text: String = match format {
             ExportFormat::Csv => page.work.iter().map(csv_line).collect(),
             ExportFormat::Json => json_lines(&page)?,
+            // Written above.
+            ExportFormat::Parquet => String::new(),
         };
         out.to.write_all(text.as_bytes())?;
     }
