@@ -54,6 +54,8 @@ pub struct SubmittedValues {
     /// Of a scaled service: how it scales.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Box<Scaling>>,
+    /// How often the spec was changed since.
+    pub changes: u64,
     /// Bounds in time, `nice` and the comment; `None`: of an older record, which could not change them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<Box<SubmittedPlace>>,
@@ -87,6 +89,7 @@ impl SubmittedValues {
             project: spec.project.clone(),
             tags: spec.tags.clone(),
             scaling: spec.scaling.clone(),
+            changes: 0,
             place: Some(Box::new(SubmittedPlace::of(spec))),
         }
     }
@@ -288,7 +291,7 @@ impl Allocation {
     /// Whether `spec` is the spec that was submitted.
     pub fn was_submitted_as(&self, spec: &AllocationSpec) -> bool {
         match self.submitted_values.as_deref().cloned() {
-            Some(SubmittedValues { name, walltime, preemption_class, project, tags, scaling, place }) => {
+            Some(SubmittedValues { name, walltime, preemption_class, project, tags, scaling, changes: _, place }) => {
                 // Older records have none: these values could not be changed then.
                 let scaling = scaling.or_else(|| self.spec.scaling.clone());
                 let SubmittedPlace { timing, nice, comment } = place.map_or_else(|| SubmittedPlace::of(&self.spec), |place| *place);
@@ -297,6 +300,11 @@ impl Allocation {
             }
             None => *self.spec == *spec,
         }
+    }
+
+    /// The version of its settings: how often they were changed since the submission.
+    pub fn version(&self) -> u64 {
+        self.submitted_values.as_deref().map_or(0, |values| values.changes)
     }
 
     /// Whether it is a task group. It gets no nodes itself: its lanes do.

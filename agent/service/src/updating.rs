@@ -46,6 +46,7 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
         deadline_ms,
         nice,
         comment,
+        expected_version,
     } = request.into_inner();
     let scaling = scaling_change(replicas_min, replicas_max, scale_target.as_deref())?;
     let (begin, deadline) = (begin_ms.map(Timestamp), deadline_ms.map(Timestamp));
@@ -58,6 +59,8 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
                     deadline, nice, or how a service scales";
         return Err(Status::invalid_argument(text));
     }
+    // The record of ended work has no version.
+    let is_correction = !has_other && expected_version.is_none();
     let tags: BTreeMap<String, String> = tags.into_iter().collect();
     let too_high = |_| Status::invalid_argument("preemption_class: it must be 0 to 10");
     let preemption_class = preemption_class.map(u8::try_from).transpose().map_err(too_high)?;
@@ -65,7 +68,7 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
     let allocation = match api.allocation(&caller, &key).await {
         Ok(allocation) => allocation,
         // The quorum may have forgotten it; the accounting store never does.
-        Err(unknown) if unknown.code() == Code::NotFound && !has_other => {
+        Err(unknown) if unknown.code() == Code::NotFound && is_correction => {
             let Some(job) = key.parse::<u64>().ok().filter(|job| *job > 0) else { return Err(unknown) };
             let corrected = correct(api, &caller, by_token, job, labels()).await;
             return corrected.map_err(|error| match error.code() {
@@ -75,7 +78,7 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
         }
         Err(error) => return Err(error),
     };
-    if allocation.state.is_terminal() && !has_other {
+    if allocation.state.is_terminal() && is_correction {
         if by_token.is_none() {
             operator_of(api, &caller, &allocation).await?;
         }
@@ -94,7 +97,7 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
     }
     let before = allocation.spec.walltime;
     let walltime = walltime.map(|wanted| new_walltime(wanted, before)).transpose()?;
-    let change = AllocationChange { name, project, walltime, preemption_class, tags, scaling, begin, deadline, nice, comment };
+    let change = AllocationChange { name, project, walltime, preemption_class, tags, scaling, begin, deadline, nice, comment, expected_version };
     commit(api, &caller, operator, (&allocation, change)).await?;
     Ok(v1::UpdateAllocationResponse {
         id: allocation.id.to_string(),
@@ -166,6 +169,7 @@ fn needs_operator(error: &CallError) -> bool {
         | UpdateRefusal::TooShort { .. }
         | UpdateRefusal::NodesAreLent { .. }
         | UpdateRefusal::HasBegun { .. }
+        | UpdateRefusal::OtherVersion { .. }
         | UpdateRefusal::NoMetric => false,
     }
 }

@@ -47,6 +47,7 @@ pub async fn run(session: &Session, args: Update) -> Result<u8, Failure> {
                     deadline_ms: deadline,
                     nice,
                     comment: comment.clone(),
+                    expected_version: None,
                 };
                 answer(client.allocations().update(request)).await
             }

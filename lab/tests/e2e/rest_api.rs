@@ -156,6 +156,18 @@ fn work(w: &World) {
     let refused = daemon.send("PATCH", &path, &json!({ "name": "other" }), &["-H", &tag]);
     assert!(refused.problem(412).contains("it has changed since it was read"), "{}", refused.body);
 
+    // Of changes of one version at the same moment, one is made.
+    let tag = format!("If-Match: {}", daemon.call("GET", &path, &[]).header("etag").unwrap());
+    let url = w.api_url("n1") + &path;
+    let headers = format!("-H '{}' -H '{tag}' -H 'Content-Type: application/json'", daemon.authorization);
+    let change = "--data-binary '{\"name\": \"at-once-'$i'\"}'";
+    let curl = format!("curl -sS -o /dev/null -w '%{{http_code}}\\n' -m 60 --cacert {} -X PATCH {headers} {change} {url}", w.ca().display());
+    let script = format!("for i in 1 2 3 4 5 6; do {curl} & done; wait");
+    let done = process::run(Command::new("sh").args(["-c", &script]), JOB).unwrap();
+    let mut codes: Vec<String> = done.out().lines().map(str::to_owned).collect();
+    codes.sort();
+    assert_eq!(codes, ["200", "412", "412", "412", "412", "412"], "{}", done.err());
+
     // Another user's work is not for everybody.
     let nobody = Client::new(w, "nobody", "read,work");
     assert_eq!(nobody.call("DELETE", &path, &[]).status, 403);

@@ -78,7 +78,7 @@ const SCALED_SERVICE_BYTES: usize = 352;
 /// An order to measure in more detail, with its block.
 const TELEMETRY_ORDER_BYTES: usize = 96;
 /// The submitted values of what was changed, with their block.
-const SUBMITTED_BYTES: usize = 128;
+const SUBMITTED_BYTES: usize = 136;
 /// The submitted bounds in time, `nice` and the comment, with their block.
 const SUBMITTED_PLACE_BYTES: usize = 64;
 /// The place of a step in its DAG, with its block.
@@ -416,7 +416,7 @@ fn dependencies_bytes(Dependencies { parents, predecessor: _, begin: _, eligible
 }
 
 fn submitted_bytes(values: &SubmittedValues) -> usize {
-    let SubmittedValues { name, walltime: _, preemption_class: _, project, tags, scaling, place } = values;
+    let SubmittedValues { name, walltime: _, preemption_class: _, project, tags, scaling, changes: _, place } = values;
     let place = place.as_deref().map_or(0, |SubmittedPlace { timing, nice: _, comment }| {
         SUBMITTED_PLACE_BYTES + timing.as_ref().map_or(0, |_| TIMING_BYTES) + text_bytes(comment)
     });

@@ -192,6 +192,23 @@ fn the_project_of_what_runs_is_changed_and_its_use_counts_for_the_new_one() {
     assert!(matches!(again, Ok(Outcome::Submitted { .. })), "{again:?}");
 }
 
+#[test]
+fn of_two_changes_of_one_version_the_first_is_made() {
+    let mut s = waiting();
+    let version = |s: &Story| s.ledger.allocation(id(1)).unwrap().version();
+    assert_eq!(version(&s), 0);
+    let rename_if = |name: &str, expected| {
+        update(7, AllocationChange { name: Some(name.to_owned()), expected_version: Some(expected), ..AllocationChange::default() })
+    };
+    s.done(rename_if("first", 0));
+    assert_eq!((named(&s).0.as_str(), version(&s)), ("first", 1));
+    assert_eq!(why(s.act(rename_if("second", 0))), UpdateRefusal::OtherVersion { expected: 0, version: 1 });
+    assert!(s.acted(rename_if("first", 0)).is_empty(), "the answer was lost");
+    s.done(rename(7, "whatever it is now"));
+    s.done(rename_if("second", 2));
+    assert_eq!((named(&s).0.as_str(), version(&s)), ("second", 3));
+}
+
 fn tag(by: u32, tags: &[(&str, &str)]) -> Action {
     let tags = tags.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     update(by, AllocationChange { tags, ..AllocationChange::default() })

@@ -76,6 +76,9 @@ pub struct AllocationChange {
     /// For people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
+    /// The change is refused unless the settings have this version ([`Allocation::version`]), or are already so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_version: Option<u64>,
 }
 
 /// A change of how a service scales; `None`: it keeps its value.
@@ -189,6 +192,10 @@ impl Ledger {
         if next == *before {
             return Ok(Outcome::Done);
         }
+        let version = allocation.version();
+        if let Some(expected) = change.expected_version.filter(|expected| *expected != version) {
+            return Err(Refusal::Update { id, why: UpdateRefusal::OtherVersion { expected, version } });
+        }
         let task_walltime = next.walltime.filter(|_| allocation.is_task_group());
         next.validate().and_then(|()| check_task_walltime(task_walltime)).map_err(|error| Refusal::Malformed { why: error.to_string() })?;
         if next.preemption_class != before.preemption_class {
@@ -299,7 +306,8 @@ impl Ledger {
     pub(super) fn replace_spec(&mut self, context: &mut ApplyContext, id: AllocationId, next: AllocationSpec) {
         let Some(allocation) = self.allocation_mut(context, id) else { return };
         let before = std::mem::replace(&mut allocation.spec, Arc::new(next));
-        allocation.submitted_values.get_or_insert_with(|| Box::new(SubmittedValues::of(&before)));
+        let submitted = allocation.submitted_values.get_or_insert_with(|| Box::new(SubmittedValues::of(&before)));
+        submitted.changes = submitted.changes.saturating_add(1);
         if holds_nodes(allocation.state) {
             let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
             context.changed.desired.extend(nodes);

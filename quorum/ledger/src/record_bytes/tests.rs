@@ -123,6 +123,7 @@ fn long_allocations() -> Vec<(&'static str, Allocation)> {
         project: long(),
         tags,
         scaling: None,
+        changes: u64::MAX,
         place: None,
     };
     with("submitted name and tags", &|a| a.submitted_values = Some(Box::new(submitted.clone())));
