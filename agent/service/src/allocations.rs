@@ -61,10 +61,21 @@ impl AllocationService for Api {
             dependencies::look_up(self, &viewer, &mut wire.depends_on).await?;
         }
         let spec = lattice_api::spec::to_model(&wire).map_err(|e| lattice_api::spec::status(&e))?;
-        let warning = match self.context.work.directory.knows_all() {
-            true => servable(&self.cluster.borrow(), &spec, request.wait_for_nodes)?,
+        let fits = match self.context.work.directory.knows_all() {
+            true => servable(&self.cluster.borrow(), &spec, request.wait_for_nodes),
             // The quorum refuses its submissions.
-            false => String::new(),
+            false => Ok(String::new()),
+        };
+        let warning = match fits {
+            Ok(warning) => warning,
+            Err(misfit) => {
+                // A repetition is answered as before, whatever has become of the nodes since.
+                let is_repeated = !request.dry_run && self.allocation_of_id(id).await.is_ok();
+                if !is_repeated {
+                    return Err(misfit);
+                }
+                String::new()
+            }
         };
         let warning = mail::joined([warning, mail::warning(self, &spec).await?]);
         if request.dry_run {
