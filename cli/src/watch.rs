@@ -220,7 +220,8 @@ struct Line {
 impl Watched {
     /// Whether an allocation matches the part of the filter that never changes in its life.
     fn matches_fixed_part(&self, a: &v1::Allocation) -> bool {
-        let Self::Allocations { filter: StatusFilter { user, name, vcluster, tenant, project: _, node, tags: _ }, until_ended, .. } = self else {
+        let Self::Allocations { filter: StatusFilter { user, name, vcluster, tenant, project: _, node, tags: _ }, until_ended, .. } = self
+        else {
             return true;
         };
         // As in a list: lanes of task groups, and replicas of services, only where they are asked for.

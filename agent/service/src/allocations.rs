@@ -122,7 +122,8 @@ impl AllocationService for Api {
         let states: Result<Vec<AllocationState>, _> = request.states.iter().map(|s| lattice_api::allocation::state_from_name(s)).collect();
         let states = states.map_err(|e| Status::invalid_argument(e.to_string()))?;
         // A filter must not reveal what is hidden either.
-        let by_hidden = [&request.user, &request.name, &request.tenant, &request.project, &request.lanes_of].iter().any(|text| !text.is_empty());
+        let by_hidden =
+            [&request.user, &request.name, &request.tenant, &request.project, &request.lanes_of].iter().any(|text| !text.is_empty());
         let by_hidden = by_hidden || !request.tags.is_empty();
         let may_filter = viewer.sees_tenant(&request.tenant) || !by_hidden;
         let uid = if request.all_users && may_filter { None } else { Some(user.uid) };

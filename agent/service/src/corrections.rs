@@ -38,7 +38,9 @@ pub(super) async fn correct(
     let records = api.ended_page(caller.principal.uid, of_job(job)).await?.work;
     let Some(newest) = records.first().cloned() else {
         let text = format!("the accounting store has no record of job {job}");
-        return Err(Status::not_found(format!("{text}\nhint: if it has just ended, try again in some seconds; `lattice history` shows it")));
+        return Err(Status::not_found(format!(
+            "{text}\nhint: if it has just ended, try again in some seconds; `lattice history` shows it"
+        )));
     };
     let is_own = caller.principal.uid == newest.uid && caller.principal.name == newest.user;
     let operator = match by_token {

@@ -97,7 +97,8 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
     }
     let before = allocation.spec.walltime;
     let walltime = walltime.map(|wanted| new_walltime(wanted, before)).transpose()?;
-    let change = AllocationChange { name, project, walltime, preemption_class, tags, scaling, begin, deadline, nice, comment, expected_version };
+    let change =
+        AllocationChange { name, project, walltime, preemption_class, tags, scaling, begin, deadline, nice, comment, expected_version };
     commit(api, &caller, operator, (&allocation, change)).await?;
     Ok(v1::UpdateAllocationResponse {
         id: allocation.id.to_string(),

@@ -19,7 +19,8 @@ pub async fn run(session: &Session, args: Update) -> Result<u8, Failure> {
     let Update { ids, changes } = args;
     let scaling = scaling_texts(&changes);
     let (clock, place) = (local_clock(), place_texts(&changes));
-    let Changes { walltime, preemption_class, name, project, tags, min_nodes, max_nodes, scale_target, begin, deadline, nice, comment } = changes;
+    let Changes { walltime, preemption_class, name, project, tags, min_nodes, max_nodes, scale_target, begin, deadline, nice, comment } =
+        changes;
     let begin = begin.map(|begin| begin.resolve("--begin", &clock)).transpose()?;
     let deadline = match deadline {
         Some(NewDeadline::At(time)) => Some(time.resolve("--deadline", &clock)?.0),

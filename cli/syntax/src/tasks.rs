@@ -121,7 +121,9 @@ impl FromStr for OneTarget {
 pub enum NoJobNumber {
     #[error("a job number is a number from 1 on, such as 4711")]
     Malformed,
-    #[error("task {task} of job {group} has no records of its own: name the job, {group}; `lattice status '{group}[{task}]'` shows the task")]
+    #[error(
+        "task {task} of job {group} has no records of its own: name the job, {group}; `lattice status '{group}[{task}]'` shows the task"
+    )]
     Task { group: u64, task: u32 },
 }
 

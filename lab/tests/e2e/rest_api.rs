@@ -161,7 +161,8 @@ fn work(w: &World) {
     let url = w.api_url("n1") + &path;
     let headers = format!("-H '{}' -H '{tag}' -H 'Content-Type: application/json'", daemon.authorization);
     let change = "--data-binary '{\"name\": \"at-once-'$i'\"}'";
-    let curl = format!("curl -sS -o /dev/null -w '%{{http_code}}\\n' -m 60 --cacert {} -X PATCH {headers} {change} {url}", w.ca().display());
+    let curl =
+        format!("curl -sS -o /dev/null -w '%{{http_code}}\\n' -m 60 --cacert {} -X PATCH {headers} {change} {url}", w.ca().display());
     let script = format!("for i in 1 2 3 4 5 6; do {curl} & done; wait");
     let done = process::run(Command::new("sh").args(["-c", &script]), JOB).unwrap();
     let mut codes: Vec<String> = done.out().lines().map(str::to_owned).collect();

@@ -154,7 +154,13 @@ impl Ledger {
             return Ok(Outcome::Done);
         }
         let detail = format!("end {}: {}", before.sequence, changes.join(", "));
-        self.record(context, &by.name, AuditAction::EndedWorkCorrected, Subject { allocation: Some(before.allocation), node: None }, detail);
+        self.record(
+            context,
+            &by.name,
+            AuditAction::EndedWorkCorrected,
+            Subject { allocation: Some(before.allocation), node: None },
+            detail,
+        );
         self.ends.last = next.sequence;
         self.push_ended_work(context, next);
         Ok(Outcome::Done)

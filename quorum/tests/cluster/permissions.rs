@@ -12,15 +12,15 @@ use lattice_api::v1::raft_client::RaftClient;
 use lattice_ledger::access::TEXT_BYTES_MAX;
 use lattice_ledger::keyring::Secret;
 use lattice_ledger::{
-    ACCOUNTING_LEASE, Access, AccessKind, Action, AllocationChange, Correction, QuotaChange, Requester, TenantChange, UsageOf, VClusterChange,
-    WhichTasks,
+    ACCOUNTING_LEASE, Access, AccessKind, Action, AllocationChange, Correction, QuotaChange, Requester, TenantChange, UsageOf,
+    VClusterChange, WhichTasks,
 };
 use lattice_model::access::{MemberChange, MemberStep, Relation, Role as Granted, RoleBinding, Scopes, Subject, rule};
 use lattice_model::access_token::{AccessToken, TokenId};
 use lattice_model::ended_work::{AccountedUntil, EndedWork};
 use lattice_model::{
-    AllocationId, AllocationSpec, AllocationState, AuditFilter, Boot, CheckpointId, Claim, Connectivity, DagId, DagStep, DagSubmission, Epoch, Exposed,
-    HoldKind, LaneReport, PreemptCause, Preemption, Principal, TaskSet, TelemetryMode, Timestamp, Used,
+    AllocationId, AllocationSpec, AllocationState, AuditFilter, Boot, CheckpointId, Claim, Connectivity, DagId, DagStep, DagSubmission,
+    Epoch, Exposed, HoldKind, LaneReport, PreemptCause, Preemption, Principal, TaskSet, TelemetryMode, Timestamp, Used,
 };
 use lattice_pki::identity::Role;
 use lattice_quorum::permission::{Call, Grant, Person, name_of_person, person};

@@ -84,7 +84,9 @@ pub enum AccountingSettingsError {
     #[error("accounting.password_file: {} must be an absolute path", path.display())]
     PasswordFile { path: PathBuf },
     // Without the URL: there may be a secret in it.
-    #[error("accounting.http_sink.url: it is no URL https://HOST/… (http:// only to this machine itself), without a user and without spaces")]
+    #[error(
+        "accounting.http_sink.url: it is no URL https://HOST/… (http:// only to this machine itself), without a user and without spaces"
+    )]
     SinkUrl,
     #[error("accounting.http_sink.key_file: the sink needs it: a file of mode 0600 with the key of the signatures")]
     NoSinkKey,

@@ -19,9 +19,7 @@ pub(super) fn openapi() -> utoipa::openapi::OpenApi {
 }
 
 pub(super) fn routes() -> Router<Grpc> {
-    Router::new()
-        .route("/api/v1/roles", get(list_roles))
-        .route("/api/v1/roles/{role}/{subject}", put(grant_role).delete(revoke_role))
+    Router::new().route("/api/v1/roles", get(list_roles)).route("/api/v1/roles/{role}/{subject}", put(grant_role).delete(revoke_role))
 }
 
 /// A role that an account or a group has.
