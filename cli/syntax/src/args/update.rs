@@ -27,8 +27,8 @@ const UPDATE_HELP: &str = "Examples:
 The owner and admins of the work's tenant may change all of this while the work
 waits for nodes or is held. While it has nodes, they may shorten the walltime,
 to at least a minute more than the work has run, lower the class, and change
-name, project, tags and comment. Operators may also lengthen the walltime and raise the
-class then. If one change is refused, nothing changes.
+name, project, tags and comment. Operators may also lengthen the walltime and
+raise the class then. If one change is refused, nothing changes.
 
 --begin and --deadline are for work that has not begun. Work that is in its
 queue keeps its place there; --nice moves it.
