@@ -98,6 +98,8 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         dependencies: Vec::new(),
         dag: allocation.dag.as_deref().map(|of| of.dag.to_string()).unwrap_or_default(),
         dag_step: allocation.dag.as_deref().map(|of| of.name.clone()).unwrap_or_default(),
+        project: spec.project.clone(),
+        version: allocation.version(),
         tags: spec.tags.clone().into_iter().collect(),
         task_group: group(allocation).map(listed_tasks).unwrap_or_default(),
         tasks: None,

@@ -118,6 +118,7 @@ mod tests {
             types: vec!["logs-read".into()],
             since_ms: Some(1),
             until_ms: None,
+            job: 0,
         };
         let read = filter_to_model(Some(&filter)).unwrap();
         assert_eq!((read.user.as_deref(), read.actions.as_slice()), (Some("alice"), &[AuditAction::LogsRead][..]));

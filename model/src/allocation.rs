@@ -47,11 +47,15 @@ pub struct SubmittedValues {
     pub walltime: Option<Duration>,
     /// The preemption class.
     pub preemption_class: u8,
+    /// The project.
+    pub project: String,
     /// The tags.
     pub tags: BTreeMap<String, String>,
     /// Of a scaled service: how it scales.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Box<Scaling>>,
+    /// How often the spec was changed since.
+    pub changes: u64,
     /// Bounds in time, `nice` and the comment; `None`: of an older record, which could not change them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<Box<SubmittedPlace>>,
@@ -82,8 +86,10 @@ impl SubmittedValues {
             name: spec.name.clone(),
             walltime: spec.walltime,
             preemption_class: spec.preemption_class,
+            project: spec.project.clone(),
             tags: spec.tags.clone(),
             scaling: spec.scaling.clone(),
+            changes: 0,
             place: Some(Box::new(SubmittedPlace::of(spec))),
         }
     }
@@ -294,15 +300,20 @@ impl Allocation {
     /// Whether `spec` is the spec that was submitted.
     pub fn was_submitted_as(&self, spec: &AllocationSpec) -> bool {
         match self.submitted_values.as_deref().cloned() {
-            Some(SubmittedValues { name, walltime, preemption_class, tags, scaling, place }) => {
+            Some(SubmittedValues { name, walltime, preemption_class, project, tags, scaling, changes: _, place }) => {
                 // Older records have none: these values could not be changed then.
                 let scaling = scaling.or_else(|| self.spec.scaling.clone());
                 let SubmittedPlace { timing, nice, comment } = place.map_or_else(|| SubmittedPlace::of(&self.spec), |place| *place);
                 let spec_now = AllocationSpec::clone(&self.spec);
-                AllocationSpec { name, walltime, preemption_class, tags, scaling, timing, nice, comment, ..spec_now } == *spec
+                AllocationSpec { name, walltime, preemption_class, project, tags, scaling, timing, nice, comment, ..spec_now } == *spec
             }
             None => *self.spec == *spec,
         }
+    }
+
+    /// The version of its settings: how often they were changed since the submission.
+    pub fn version(&self) -> u64 {
+        self.submitted_values.as_deref().map_or(0, |values| values.changes)
     }
 
     /// Whether it is a task group. It gets no nodes itself: its lanes do.

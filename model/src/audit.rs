@@ -211,6 +211,8 @@ actions! {
     ProjectMemberAdded,
     /// It is no member any more.
     ProjectMemberRemoved,
+    /// The project or the tags in the record of ended work were corrected.
+    EndedWorkCorrected,
     /// An event of an allocation of which its user wants mail. `detail` is JSON.
     MailDue,
     /// A reservation of nodes was created or changed.

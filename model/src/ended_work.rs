@@ -11,7 +11,7 @@ use uuid::Uuid;
 /// One ended allocation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedWork {
-    /// The place in the order of all ends of this cluster, from 1. There are no gaps, except after a recovery
+    /// The place in the order of all ends of this cluster and of their corrections, from 1. There are no gaps, except after a recovery
     /// from a backup: the numbers continue beyond all that the lost quorum can have given.
     pub sequence: u64,
     /// Which allocation.
@@ -50,6 +50,10 @@ pub struct EndedWork {
     pub core_ms: u64,
     /// The task group, DAG or scaled service that it is part of.
     pub part_of: Option<Uuid>,
+    /// The number of the end whose record gets this project and these tags: this is a correction of it. `None`: it is the
+    /// record of an end.
+    #[serde(default)]
+    pub corrects: Option<u64>,
 }
 
 /// The store that has all ended work up to a sequence number. The ledger gives each end to one store alone.

@@ -274,6 +274,34 @@ pub fn check_task_walltime(walltime: Option<Duration>) -> Result<(), SpecError> 
     Ok(())
 }
 
+fn check_label(field: &'static str, label: &str) -> Result<(), SpecError> {
+    if label.len() > 128 || label.chars().any(char::is_control) {
+        return Err(invalid(field, "at most 128 bytes without control characters"));
+    }
+    Ok(())
+}
+
+/// Checks a project and tags: people change them in records of ended work, too.
+///
+/// # Errors
+/// [`SpecError::Invalid`].
+pub fn check_project_and_tags(project: &str, tags: &BTreeMap<String, String>) -> Result<(), SpecError> {
+    check_label("project", project)?;
+    if tags.len() > TAGS_MAX {
+        return Err(invalid("tag", format!("{} tags given; at most {TAGS_MAX} are possible", tags.len())));
+    }
+    let is_text = |text: &String| text.len() <= TAG_BYTES_MAX && !text.chars().any(char::is_control);
+    let bad = |(name, value): &(&String, &String)| name.is_empty() || name.contains('=') || !is_text(name) || !is_text(value);
+    match tags.iter().find(bad) {
+        Some((name, _)) => {
+            let name: String = name.chars().take(40).collect();
+            let why = format!("{name:?}: name and value have at most {TAG_BYTES_MAX} bytes without control characters, the name no =");
+            Err(invalid("tag", why))
+        }
+        None => Ok(()),
+    }
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(number: &i32) -> bool {
     *number == 0
@@ -348,12 +376,10 @@ impl AllocationSpec {
         if self.name.is_empty() || self.name.len() > 128 || self.name.chars().any(char::is_control) {
             return Err(invalid("name", "1 to 128 bytes without control characters"));
         }
-        for (field, label) in [("tenant", &self.tenant), ("project", &self.project), ("vcluster", &self.vcluster)] {
-            if label.len() > 128 || label.chars().any(char::is_control) {
-                return Err(invalid(field, "at most 128 bytes without control characters"));
-            }
+        for (field, label) in [("tenant", &self.tenant), ("vcluster", &self.vcluster)] {
+            check_label(field, label)?;
         }
-        self.validate_tags()?;
+        check_project_and_tags(&self.project, &self.tags)?;
         if self.nodes == 0 || self.nodes > NODES_MAX {
             return Err(invalid("nodes", format!("{} given; 1 to {NODES_MAX} are possible", self.nodes)));
         }
@@ -539,22 +565,6 @@ impl AllocationSpec {
             return Err(invalid("input", "standard input comes from the file, or from `lattice launch`: leave one of them out"));
         }
         Ok(())
-    }
-
-    fn validate_tags(&self) -> Result<(), SpecError> {
-        if self.tags.len() > TAGS_MAX {
-            return Err(invalid("tag", format!("{} tags given; at most {TAGS_MAX} are possible", self.tags.len())));
-        }
-        let is_text = |text: &String| text.len() <= TAG_BYTES_MAX && !text.chars().any(char::is_control);
-        let bad = |(name, value): &(&String, &String)| name.is_empty() || name.contains('=') || !is_text(name) || !is_text(value);
-        match self.tags.iter().find(bad) {
-            Some((name, _)) => {
-                let name: String = name.chars().take(40).collect();
-                let why = format!("{name:?}: name and value have at most {TAG_BYTES_MAX} bytes without control characters, the name no =");
-                Err(invalid("tag", why))
-            }
-            None => Ok(()),
-        }
     }
 
     fn validate_dependencies(&self) -> Result<(), SpecError> {

@@ -1,15 +1,17 @@
 //! The handle of this agent's store, which questions are asked through.
 
 use crate::counts::AccountingCounts;
+use crate::sink_progress::SinkStatus;
 use crate::statement::READERS_MAX;
 use crate::store::{Store, StoreError};
 use lattice_model::history::{HistoryPage, HistoryQuery};
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// How many questions are answered at once: one by each connection that reads. Each may hold a page of 2 MiB.
 const QUESTIONS_MAX: usize = READERS_MAX as usize;
@@ -46,6 +48,10 @@ struct State {
     has_role: bool,
     store: Option<Store>,
     problem: Option<String>,
+    /// Until when this agent has the lease; `None`: it has not.
+    lease_until: Option<Instant>,
+    /// The sinks to which this agent delivers, by kind.
+    sinks: BTreeMap<&'static str, SinkStatus>,
 }
 
 impl Default for Accounting {
@@ -69,6 +75,11 @@ impl Accounting {
     /// Why nothing is stored at present; `None`: nothing is wrong.
     pub fn problem(&self) -> Option<String> {
         self.state.lock().problem.clone()
+    }
+
+    /// The sinks to which this agent delivers.
+    pub fn sinks(&self) -> Vec<SinkStatus> {
+        self.state.lock().sinks.values().cloned().collect()
     }
 
     /// Answers a question with one page.
@@ -104,6 +115,25 @@ impl Accounting {
 
     pub(crate) fn set_store(&self, store: &Store) {
         self.state.lock().store = Some(store.clone());
+    }
+
+    /// `until`: when the lease ends unless it is renewed; `None`: this agent has not got it.
+    pub(crate) fn set_lease(&self, until: Option<Instant>) {
+        self.state.lock().lease_until = until;
+    }
+
+    pub(crate) fn has_lease(&self) -> bool {
+        self.state.lock().lease_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// `None`: another agent delivers.
+    pub(crate) fn set_sink(&self, kind: &'static str, status: Option<SinkStatus>) {
+        self.counts.set_lag(kind, status.as_ref().map(|status| status.lag_ms));
+        let mut state = self.state.lock();
+        match status {
+            Some(status) => state.sinks.insert(kind, status),
+            None => state.sinks.remove(kind),
+        };
     }
 
     pub(crate) fn set_problem(&self, problem: Option<String>) {

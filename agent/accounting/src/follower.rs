@@ -154,10 +154,7 @@ impl<L: Ledger> Follower<L> {
         if self.lease.is_none_or(|lease| lease.renew_at <= now) {
             self.hold_lease().await?;
         }
-        let Some(lease) = self.lease else {
-            self.accounting.counts().set_waiting(None);
-            return Ok(Next::After(STANDBY_INTERVAL));
-        };
+        let Some(lease) = self.lease else { return Ok(Next::After(STANDBY_INTERVAL)) };
         if self.has_failed {
             store = self.open().await?;
         }
@@ -174,7 +171,6 @@ impl<L: Ledger> Follower<L> {
             tracing::info!(store = %store.id(), sequence = position, "ended work goes into this store from now on");
             return Ok(Next::AtOnce);
         };
-        self.accounting.counts().set_waiting(Some(page.waiting));
         if position > accounted.sequence {
             // Before a batch that may take longer than the lease lives: else a slow database would never be confirmed.
             accounted.sequence = position;
@@ -191,7 +187,6 @@ impl<L: Ledger> Follower<L> {
         let reached = self.append(&store, position, &page).await?;
         if reached > accounted.sequence {
             self.ledger.account(AccountedUntil { store: store.id(), sequence: reached }, lease.token).await?;
-            self.accounting.counts().set_waiting(Some(page.ended.saturating_sub(reached)));
         }
         Ok(if reached < page.ended { Next::AtOnce } else { Next::After(POLL_INTERVAL) })
     }
@@ -225,12 +220,18 @@ impl<L: Ledger> Follower<L> {
             // Another agent may have written since.
             self.position = None;
         }
-        self.lease = token.map(|token| Lease { token, renew_at: asked_at + RENEW_INTERVAL, until: asked_at + LEASE_TTL });
+        self.set_lease(token.map(|token| Lease { token, renew_at: asked_at + RENEW_INTERVAL, until: asked_at + LEASE_TTL }));
         Ok(())
     }
 
+    fn set_lease(&mut self, lease: Option<Lease>) {
+        self.lease = lease;
+        self.accounting.set_lease(lease.map(|lease| lease.until));
+    }
+
     async fn release(&mut self) {
-        if let Some(lease) = self.lease.take() {
+        if let Some(lease) = self.lease {
+            self.set_lease(None);
             self.ledger.release_lease(lease.token).await;
         }
     }
@@ -247,7 +248,7 @@ impl<L: Ledger> Follower<L> {
                 self.is_refused = true;
                 self.release().await;
             }
-            Failed::Quorum(CallError::Refused(Refusal::StaleLease { .. })) => self.lease = None,
+            Failed::Quorum(CallError::Refused(Refusal::StaleLease { .. })) => self.set_lease(None),
             // That one has stored it.
             Failed::Store(StoreError::OtherWriter { .. }) => {}
             Failed::Store(_) => {
@@ -259,9 +260,6 @@ impl<L: Ledger> Follower<L> {
                 }
             }
             Failed::Quorum(_) | Failed::Settings(_) => {}
-        }
-        if self.lease.is_none() {
-            self.accounting.counts().set_waiting(None);
         }
         let text = match failed {
             Failed::Quorum(CallError::Refused(refusal)) => match refusal.remedy() {

@@ -1,4 +1,4 @@
-//! The role `accounting`: ended work goes into a database, and questions about it are answered from there.
+//! The role `accounting`: ended work goes into a database, questions about it are answered from there, and sinks get it.
 //!
 //! ```text
 //!   the ledger: every end has a number ──▶ [follower] ──batch and position, one transaction──▶ SQLite or PostgreSQL
@@ -10,6 +10,8 @@
 //! ledger keeps each end until the store has confirmed it. The agent with the lease `accounting` writes. The ledger
 //! accepts one store, by the id that it got when it was made, until an admin moves accounting to another.
 //!
+//! Sinks get what the store has: a server of the site, a file, or both; see `sink`.
+//!
 //! While the database is away, its disk is full, or the quorum does not answer, ended work waits in the ledger; the
 //! node's problems and a metric say why. After a failure the database is opened anew, since its password, its server or
 //! its file may be others. If it goes on failing, the lease is given back for a while, so that an agent that can reach
@@ -20,6 +22,7 @@
 //! |---|---|---|
 //! | [`run`] | at `stop`, once it has given its lease back | one page of ended work, at most 1,000 records |
 //! | one per connection to SQLite (a thread) | 60 s after its last use | 1 connection that stores, 3 that read |
+//! | one for each sink, within [`run`] | at `stop` | one batch, at most 1,000 records |
 //! | questions, in the tasks of whoever asks | after 14 s at the latest | 3 at once; others wait 2 s, then are refused |
 
 #![forbid(unsafe_code)]
@@ -32,6 +35,8 @@ mod postgres;
 mod question;
 mod record;
 mod schema;
+mod sink;
+mod sink_progress;
 mod sqlite;
 mod statement;
 mod store;
@@ -39,6 +44,7 @@ mod store;
 pub use accounting::{Accounting, NoHistory};
 pub use counts::AccountingCounts;
 pub use record::DamagedRow;
+pub use sink_progress::SinkStatus;
 pub use store::{Store, StoreError};
 
 use follower::Follower;
@@ -49,7 +55,7 @@ use lattice_quorum_client::QuorumClient;
 use ledger::OfQuorum;
 use tokio_util::sync::CancellationToken;
 
-/// Stores ended work until `stop`, while this agent has the lease.
+/// Stores ended work until `stop`, while this agent has the lease, and delivers what is stored to the sinks.
 pub async fn run(
     me: NodeId,
     quorum: QuorumClient,
@@ -58,5 +64,9 @@ pub async fn run(
     problems: NodeProblems,
     stop: CancellationToken,
 ) {
-    Follower::new(OfQuorum { quorum, me }, settings, accounting, problems).run(stop).await;
+    let sinks = sink::sinks(&settings, &accounting, &problems);
+    let stop_sinks = stop.clone();
+    let delivering = async move { futures::future::join_all(sinks.into_iter().map(|sink| sink.run(stop_sinks.clone()))).await };
+    let follower = Follower::new(OfQuorum { quorum, me }, settings, accounting, problems);
+    tokio::join!(Box::pin(delivering), Box::pin(follower.run(stop)));
 }

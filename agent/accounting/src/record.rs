@@ -20,7 +20,7 @@ pub(crate) const SUM_TYPES: &[Column] = {
     use Column::{Number as N, Text as T};
     &[T, T, T, N, N, N, N]
 };
-/// How many records one statement inserts: 2,500 values, and SQLite has at most 32,766 in a statement.
+/// How many records one statement inserts: 2,600 values, and SQLite has at most 32,766 in a statement.
 const RECORDS_PER_INSERT: usize = 100;
 
 /// A row that no version of this program wrote.
@@ -31,24 +31,40 @@ pub struct DamagedRow {
     column: &'static str,
 }
 
-/// The statements that insert these records.
-pub(crate) fn inserts(work: &[EndedWork]) -> Vec<Statement> {
-    let insert = |part: &[EndedWork]| {
-        let mut statement = Statement::new(format!("INSERT INTO ended_work ({COLUMNS}) VALUES "));
+/// The statements that store these: records are inserted, and then corrected.
+pub(crate) fn statements(work: &[EndedWork]) -> Vec<Statement> {
+    let insert = |part: &[&EndedWork]| {
+        let mut statement = Statement::new(format!("INSERT INTO ended_work ({COLUMNS}, changed) VALUES "));
         for (at, work) in part.iter().enumerate() {
-            statement.push(if at > 0 { ", (" } else { "(" }).bind_all(row(work)).push(")");
+            let values = row(work).into_iter().chain([Value::number(work.sequence)]);
+            statement.push(if at > 0 { ", (" } else { "(" }).bind_all(values).push(")");
         }
         statement.changes = Some(part.len() as u64);
         statement
     };
-    work.chunks(RECORDS_PER_INSERT).map(insert).collect()
+    let (corrections, ends): (Vec<&EndedWork>, Vec<&EndedWork>) = work.iter().partition(|work| work.corrects.is_some());
+    ends.chunks(RECORDS_PER_INSERT).map(insert).chain(corrections.into_iter().filter_map(correction)).collect()
+}
+
+/// Corrects a record; a store that does not have it, since it began later, changes nothing.
+fn correction(work: &EndedWork) -> Option<Statement> {
+    let mut update = Statement::new("UPDATE ended_work SET project = ");
+    update.bind(Value::text(&work.project)).push(", tags = ").bind(tags(work));
+    update.push(", changed = ").bind(Value::number(work.sequence));
+    update.push(" WHERE sequence = ").bind(Value::number(work.corrects?));
+    update.push(" AND allocation = ").bind(Value::text(work.allocation.to_string()));
+    Some(update)
+}
+
+/// In JSON, a character 0 is an escape sequence, which PostgreSQL refuses as well.
+fn tags(work: &EndedWork) -> Value {
+    let tags: BTreeMap<String, String> =
+        work.tags.iter().map(|(key, value)| (key.replace('\0', "\u{fffd}"), value.replace('\0', "\u{fffd}"))).collect();
+    Value::text(serde_json::json!(tags).to_string())
 }
 
 fn row(work: &EndedWork) -> Row {
     let time = |time: Option<Timestamp>| time.map_or(Value::Number(None), |time| Value::number(time.0));
-    // In JSON, a character 0 is an escape sequence, which PostgreSQL refuses as well.
-    let tags: BTreeMap<String, String> =
-        work.tags.iter().map(|(key, value)| (key.replace('\0', "\u{fffd}"), value.replace('\0', "\u{fffd}"))).collect();
     vec![
         Value::number(work.sequence),
         Value::text(work.allocation.to_string()),
@@ -58,7 +74,7 @@ fn row(work: &EndedWork) -> Row {
         Value::text(&work.vcluster),
         Value::text(&work.user),
         Value::number(work.uid.into()),
-        Value::text(serde_json::json!(tags).to_string()),
+        tags(work),
         Value::text(work.state.to_string()),
         Value::text(&work.reason),
         Value::Number(work.exit_code.map(i64::from)),
@@ -158,7 +174,23 @@ pub(crate) fn work(row: Row) -> Result<EndedWork, DamagedRow> {
             None => None,
         },
         job: r.number("job")?,
+        corrects: None,
     })
+}
+
+/// The record of a row with [`COLUMNS`] and `changed`: the latest correction of it, if it was corrected.
+pub(crate) fn changed_work(mut row: Row) -> Result<EndedWork, DamagedRow> {
+    let changed = row.pop();
+    let record = work(row)?;
+    let damaged = DamagedRow { sequence: i64::try_from(record.sequence).unwrap_or(i64::MAX), column: "changed" };
+    match changed {
+        Some(Value::Number(Some(changed))) => match u64::try_from(changed) {
+            Ok(changed) if changed == record.sequence => Ok(record),
+            Ok(changed) => Ok(EndedWork { corrects: Some(record.sequence), sequence: changed, ..record }),
+            Err(_) => Err(damaged),
+        },
+        _ => Err(damaged),
+    }
 }
 
 fn state(name: &str) -> Option<AllocationState> {
@@ -212,6 +244,7 @@ pub(crate) mod tests {
             used: Used { node_ms: 2000, gpu_ms: 8000 },
             core_ms: 64_000,
             part_of: Some(Uuid::from_u128(7)),
+            corrects: None,
         }
     }
 
@@ -238,9 +271,9 @@ pub(crate) mod tests {
     #[test]
     fn many_records_are_inserted_in_parts() {
         let many: Vec<_> = (1..=250).map(ended).collect();
-        let parts: Vec<_> = inserts(&many).iter().map(|insert| (insert.changes, insert.values.len())).collect();
-        assert_eq!(parts, [(Some(100), 2500), (Some(100), 2500), (Some(50), 1250)]);
-        let one = &inserts(&many[..1])[0];
-        assert!(one.sql.starts_with("INSERT INTO ended_work (sequence, allocation, ") && one.sql.ends_with(", $25)"), "{}", one.sql);
+        let parts: Vec<_> = statements(&many).iter().map(|insert| (insert.changes, insert.values.len())).collect();
+        assert_eq!(parts, [(Some(100), 2600), (Some(100), 2600), (Some(50), 1300)]);
+        let one = &statements(&many[..1])[0];
+        assert!(one.sql.starts_with("INSERT INTO ended_work (sequence, allocation, ") && one.sql.ends_with(", $26)"), "{}", one.sql);
     }
 }

@@ -4,7 +4,7 @@
 ///
 /// `ended_work.account` is the user: that word has a meaning of its own in PostgreSQL. Times are milliseconds since
 /// 1970; tags are a JSON object.
-pub(crate) static STEPS: [&[&str]; 2] = [FIRST, JOB_NUMBERS];
+pub(crate) static STEPS: [&[&str]; 3] = [FIRST, JOB_NUMBERS, SINKS];
 
 static FIRST: &[&str] = &[
     "CREATE TABLE ended_work (
@@ -41,6 +41,19 @@ static FIRST: &[&str] = &[
 /// Work that ended before has no job number: 0.
 static JOB_NUMBERS: &[&str] =
     &["ALTER TABLE ended_work ADD COLUMN job BIGINT NOT NULL DEFAULT 0", "CREATE INDEX ended_work_by_job ON ended_work (job)"];
+
+/// How far each sink is, see [`crate::sink_progress::SinkPosition`]; and the number of the latest correction of each record,
+/// or its own, in the order of which sinks get them.
+static SINKS: &[&str] = &[
+    "CREATE TABLE accounting_sink (
+        sink TEXT NOT NULL PRIMARY KEY,
+        delivered_until BIGINT NOT NULL,
+        sending_until BIGINT NOT NULL
+    )",
+    "ALTER TABLE ended_work ADD COLUMN changed BIGINT NOT NULL DEFAULT 0",
+    "UPDATE ended_work SET changed = sequence",
+    "CREATE INDEX ended_work_by_change ON ended_work (changed)",
+];
 
 /// The table with one row about the store itself. It is there before the first step.
 pub(crate) const STORE_TABLE: &str = "CREATE TABLE IF NOT EXISTS accounting_store (

@@ -1,5 +1,7 @@
 //! The store: a database, and what is asked of it.
 
+mod sinks;
+
 use crate::postgres::PostgresDriver;
 use crate::question::{Dialect, Question};
 use crate::record::{self, DamagedRow};
@@ -167,7 +169,7 @@ impl Store {
         position.push(" AND stored_until = ").bind(Value::number(from));
         position.changes = Some(1);
         let mut statements = vec![position];
-        statements.extend(record::inserts(work));
+        statements.extend(record::statements(work));
         self.write(statements).await
     }
 
@@ -395,7 +397,14 @@ pub(crate) mod tests {
     async fn a_store_from_before_job_numbers_gets_their_column() {
         let directory = Directory::new();
         let store = five(&directory).await;
-        let former = ["DROP INDEX ended_work_by_job", "ALTER TABLE ended_work DROP COLUMN job", "UPDATE accounting_store SET version = 1"];
+        let former = [
+            "DROP TABLE accounting_sink",
+            "DROP INDEX ended_work_by_change",
+            "ALTER TABLE ended_work DROP COLUMN changed",
+            "DROP INDEX ended_work_by_job",
+            "ALTER TABLE ended_work DROP COLUMN job",
+            "UPDATE accounting_store SET version = 1",
+        ];
         store.write(former.map(Statement::new).into()).await.unwrap();
         let upgraded = directory.open().await.unwrap();
         assert_eq!(upgraded.query(&query()).await.unwrap().work[0], EndedWork { job: 0, ..ended(5) });

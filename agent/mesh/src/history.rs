@@ -29,7 +29,19 @@ pub enum HistoryAnswer {
     Page(WireHistoryPage),
     /// `kind`: `sqlite` or `postgresql`; empty: it was not opened yet. `problem`: why nothing is stored at present; empty:
     /// nothing is wrong.
-    Status { kind: String, problem: String },
+    Status { kind: String, problem: String, sinks: Vec<WireSinkStatus> },
+}
+
+/// How far a sink of the asked agent is; `kind`: `http` or `file`, `problem`: empty if nothing is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct WireSinkStatus {
+    pub kind: String,
+    pub target: String,
+    /// The sequence number up to which it has all records.
+    pub delivered: u64,
+    pub waiting: u64,
+    pub lag_ms: u64,
+    pub problem: String,
 }
 
 /// The wire form of [`HistoryQuery`].
@@ -306,6 +318,8 @@ impl From<WireEndedWork> for EndedWork {
             used: Used { node_ms: work.node_ms, gpu_ms: work.gpu_ms },
             core_ms: work.core_ms,
             part_of: work.part_of.map(Uuid::from_bytes),
+            // Pages have records alone, as they are after all corrections.
+            corrects: None,
         }
     }
 }
@@ -402,6 +416,7 @@ mod tests {
             used: Used { node_ms: 5, gpu_ms: 6 },
             core_ms: 7,
             part_of: Some(Uuid::from_u128(1)),
+            corrects: None,
         };
         let sum = UseSum { user: "eve".into(), count: 2, used: Used { node_ms: 1, gpu_ms: 2 }, core_ms: 3, ..UseSum::default() };
         HistoryPage { work: vec![work], sums: vec![sum], next: Some(HistoryCursor::Sum { of: ["eve", "", ""].map(str::to_owned) }) }

@@ -1,11 +1,11 @@
 //! Ended work, from the agent whose store has it: an agent that is asked about it asks that one.
 
 use crate::context::Context;
-use lattice_accounting::Accounting;
+use lattice_accounting::{Accounting, SinkStatus};
 use lattice_mesh::MeshError;
 use lattice_mesh::diagnosis::plain;
 use lattice_mesh::frame::{self, FrameError};
-use lattice_mesh::history::{HistoryAnswer, HistoryOpen};
+use lattice_mesh::history::{HistoryAnswer, HistoryOpen, WireSinkStatus};
 use lattice_mesh::open::Open;
 use lattice_model::NodeId;
 use lattice_model::history::{HistoryPage, HistoryQuery};
@@ -42,6 +42,8 @@ pub struct StoreReport {
     pub kind: String,
     /// Why nothing is stored at present; empty: nothing is wrong.
     pub problem: String,
+    /// The sinks to which it delivers.
+    pub sinks: Vec<SinkStatus>,
 }
 
 /// Answers another agent.
@@ -56,15 +58,30 @@ async fn locally(accounting: &Accounting, open: HistoryOpen) -> Result<HistoryAn
             Err(error) => HistoryAnswer::Refused { why: error.to_string() },
         },
         HistoryOpen::Status => {
-            let StoreReport { kind, problem } = report(accounting);
-            HistoryAnswer::Status { kind, problem }
+            let StoreReport { kind, problem, sinks } = report(accounting);
+            HistoryAnswer::Status { kind, problem, sinks: sinks.into_iter().map(sink_to_wire).collect() }
         }
     })
 }
 
 /// What this agent says about its store.
 fn report(accounting: &Accounting) -> StoreReport {
-    StoreReport { kind: accounting.kind().unwrap_or_default().to_owned(), problem: accounting.problem().unwrap_or_default() }
+    StoreReport {
+        kind: accounting.kind().unwrap_or_default().to_owned(),
+        problem: accounting.problem().unwrap_or_default(),
+        sinks: accounting.sinks(),
+    }
+}
+
+fn sink_to_wire(sink: SinkStatus) -> WireSinkStatus {
+    let SinkStatus { kind, target, delivered, waiting, lag_ms, problem } = sink;
+    WireSinkStatus { kind, target, delivered, waiting, lag_ms, problem }
+}
+
+/// Without control characters: people see it.
+fn sink_from_wire(sink: WireSinkStatus) -> SinkStatus {
+    let WireSinkStatus { kind, target, delivered, waiting, lag_ms, problem } = sink;
+    SinkStatus { kind: plain(&kind), target: plain(&target), delivered, waiting, lag_ms, problem: plain(&problem) }
 }
 
 /// Asks the agent of `node`, which may be this one. `address`: where its mesh is, if that is known.
@@ -85,7 +102,9 @@ pub async fn status(context: &Context, node: &NodeId, address: Option<String>) -
         return Ok(report(&context.accounting));
     }
     match ask(context, node, address, HistoryOpen::Status).await? {
-        HistoryAnswer::Status { kind, problem } => Ok(StoreReport { kind: plain(&kind), problem: plain(&problem) }),
+        HistoryAnswer::Status { kind, problem, sinks } => {
+            Ok(StoreReport { kind: plain(&kind), problem: plain(&problem), sinks: sinks.into_iter().map(sink_from_wire).collect() })
+        }
         HistoryAnswer::Refused { why } => Err(HistoryError::Refused { why: plain(&why) }),
         HistoryAnswer::Page(_) => Err(HistoryError::OtherAnswer),
     }

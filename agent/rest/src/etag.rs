@@ -1,8 +1,9 @@
 //! Entity tags of what PATCH and PUT change. `If-Match` refuses a change of something else than the client has read;
 //! `If-None-Match: *` refuses a change of what exists.
 //!
-//! A tag is of the settings alone: it does not change while an allocation makes progress. It is compared before the
-//! change, and not with it: of two changes at the same moment, both may be made.
+//! A tag is of the settings alone: it does not change while an allocation makes progress. That of an allocation is of its
+//! version, which the quorum compares in the same step in which it makes the change. The tag of a tenant or a queue is
+//! compared before the change: of two changes at the same moment, both may be made.
 
 use super::calls::Grpc;
 use super::problem::Problem;
@@ -86,7 +87,13 @@ impl IfMatch {
         if now.is_some_and(|now| tags.iter().any(|tag| tag == "*" || *tag == now.0)) {
             return Ok(());
         }
-        refused("it has changed since it was read: none of the tags in If-Match is its tag now", "read it again and repeat the change")
+        Err(Self::changed_meanwhile())
+    }
+
+    /// The refusal of a change of something else than the client has read.
+    pub(crate) fn changed_meanwhile() -> Problem {
+        let text = "it has changed since it was read: none of the tags in If-Match is its tag now";
+        Problem::new(StatusCode::PRECONDITION_FAILED, "failed_precondition", text).with_hint("read it again and repeat the change")
     }
 }
 

@@ -7,6 +7,7 @@ mod dags;
 mod nodes;
 mod quorum;
 mod reservations;
+mod roles;
 mod services;
 mod sessions;
 mod tenants;
@@ -29,6 +30,7 @@ pub(crate) fn routes() -> Router<Grpc> {
         .merge(nodes::routes())
         .merge(quorum::routes())
         .merge(reservations::routes())
+        .merge(roles::routes())
         .merge(services::routes())
         .merge(sessions::routes())
         .merge(tenants::routes())
@@ -48,6 +50,7 @@ pub(crate) fn openapi() -> Vec<OpenApi> {
         nodes::openapi(),
         quorum::openapi(),
         reservations::openapi(),
+        roles::openapi(),
         services::openapi(),
         sessions::openapi(),
         tenants::openapi(),

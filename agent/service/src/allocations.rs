@@ -63,10 +63,21 @@ impl AllocationService for Api {
             dependencies::look_up(self, &viewer, &mut wire.depends_on).await?;
         }
         let spec = lattice_api::spec::to_model(&wire).map_err(|e| lattice_api::spec::status(&e))?;
-        let warning = match self.context.work.directory.knows_all() {
-            true => servable(&self.cluster.borrow(), &spec, request.wait_for_nodes)?,
+        let fits = match self.context.work.directory.knows_all() {
+            true => servable(&self.cluster.borrow(), &spec, request.wait_for_nodes),
             // The quorum refuses its submissions.
-            false => String::new(),
+            false => Ok(String::new()),
+        };
+        let warning = match fits {
+            Ok(warning) => warning,
+            Err(misfit) => {
+                // A repetition is answered as before, whatever has become of the nodes since.
+                let is_repeated = !request.dry_run && self.allocation_of_id(id).await.is_ok();
+                if !is_repeated {
+                    return Err(misfit);
+                }
+                String::new()
+            }
         };
         let warning = mail::joined([warning, mail::warning(self, &spec).await?]);
         if request.dry_run {
@@ -115,7 +126,8 @@ impl AllocationService for Api {
         let states: Result<Vec<AllocationState>, _> = request.states.iter().map(|s| lattice_api::allocation::state_from_name(s)).collect();
         let states = states.map_err(|e| Status::invalid_argument(e.to_string()))?;
         // A filter must not reveal what is hidden either.
-        let by_hidden = [&request.user, &request.name, &request.tenant, &request.lanes_of].iter().any(|text| !text.is_empty());
+        let by_hidden =
+            [&request.user, &request.name, &request.tenant, &request.project, &request.lanes_of].iter().any(|text| !text.is_empty());
         let by_hidden = by_hidden || !request.tags.is_empty();
         let may_filter = viewer.sees_tenant(&request.tenant) || !by_hidden;
         let uid = if request.all_users && may_filter { None } else { Some(user.uid) };
@@ -134,6 +146,7 @@ impl AllocationService for Api {
             name: given(request.name),
             vcluster: given(request.vcluster),
             tenant: given(request.tenant),
+            project: given(request.project),
             node,
             tags: request.tags.into_iter().collect(),
             lanes,

@@ -26,9 +26,12 @@ type Parts<T> = mpsc::Receiver<Result<T, Status>>;
 
 /// `AdminService.QueryAudit`.
 pub(super) async fn query(api: &Api, request: Request<v1::QueryAuditRequest>) -> Result<v1::AuditPage, Status> {
-    let ask = match reader(api, &request).await? {
-        None => api.operator(&request).await?.asks(question(request.get_ref(), None)?),
-        Some(user) => question(request.get_ref(), Some(user))?,
+    let reader = reader(api, &request).await?;
+    let caller = api.caller(&request).await?;
+    let filter = of_job(api, &caller, request.get_ref().filter.clone()).await?;
+    let ask = match reader {
+        None => api.operator(&request).await?.asks(question(request.get_ref(), filter.as_ref(), None)?),
+        Some(user) => question(request.get_ref(), filter.as_ref(), Some(user))?,
     };
     match api.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
         Answer::Audit(page) => {
@@ -39,8 +42,21 @@ pub(super) async fn query(api: &Api, request: Request<v1::QueryAuditRequest>) ->
     }
 }
 
-fn question(request: &v1::QueryAuditRequest, by: Option<Principal>) -> Result<Ask, Status> {
-    let filter = filter_to_model(request.filter.as_ref())?;
+/// A filter that names the allocation by its id, if it names it by its job number.
+async fn of_job(api: &Api, caller: &Caller, filter: Option<v1::AuditFilter>) -> Result<Option<v1::AuditFilter>, Status> {
+    let filter = match filter {
+        Some(filter) if filter.job > 0 => filter,
+        other => return Ok(other),
+    };
+    if !filter.allocation.is_empty() {
+        return Err(Status::invalid_argument("give an allocation or a job number, not both"));
+    }
+    let id = api.id_of_job(caller, filter.job).await?;
+    Ok(Some(v1::AuditFilter { allocation: id.to_string(), job: 0, ..filter }))
+}
+
+fn question(request: &v1::QueryAuditRequest, filter: Option<&v1::AuditFilter>, by: Option<Principal>) -> Result<Ask, Status> {
+    let filter = filter_to_model(filter)?;
     Ok(Ask::QueryAudit { filter, after: request.after, limit: request.limit, by })
 }
 
@@ -135,7 +151,8 @@ fn progress(walk: &AuditWalk) -> v1::VerifyAuditProgress {
 pub(super) async fn export(api: &Api, request: Request<v1::ExportAuditRequest>) -> Result<Parts<v1::SignedAuditPage>, Status> {
     let operator = api.operator(&request).await?;
     let by = Principal { name: operator.name.clone(), ..operator.account.clone() };
-    let filter = filter_to_model(request.into_inner().filter.as_ref())?;
+    let caller = api.caller(&request).await?;
+    let filter = filter_to_model(of_job(api, &caller, request.into_inner().filter).await?.as_ref())?;
     let what = serde_json::to_string(&filter).map_err(|e| Status::internal(e.to_string()))?;
     api.record_access(api.export_access(by, &what)).await?;
     let (out, parts) = mpsc::channel(ITEMS_QUEUE_LEN);

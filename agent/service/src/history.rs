@@ -9,6 +9,7 @@ use super::Api;
 use super::api::{QUORUM_TIMEOUT, Streamed};
 use super::caller::Caller;
 use super::refusal::{status, unexpected};
+use lattice_accounting::SinkStatus;
 use lattice_api::v1;
 use lattice_api::v1::accounting_service_server::AccountingService;
 use lattice_ledger::{ACCOUNTING_LEASE, Action};
@@ -132,7 +133,7 @@ impl Api {
     }
 
     /// One page from the store, wherever it is. A user's questions wait for those that this user asked before.
-    async fn ended_page(&self, uid: u32, query: HistoryQuery) -> Result<HistoryPage, Status> {
+    pub(super) async fn ended_page(&self, uid: u32, query: HistoryQuery) -> Result<HistoryPage, Status> {
         let _turn = self.limits.own_questions.of(uid).acquire_owned().await.expect("never closed");
         let Some(node) = self.storing_node().await? else {
             return Err(no_store(self.ends().await?.accounted.is_some()));
@@ -164,6 +165,7 @@ impl Api {
             waiting,
             dropped,
             problem: report.problem,
+            sinks: report.sinks.into_iter().map(sink_to_proto).collect(),
         })
     }
 }
@@ -172,7 +174,12 @@ impl Api {
 const DEGRADED: &str = "degraded: ended work is not stored at present, and waits; operators see why";
 
 fn problem(problem: String) -> stores::StoreReport {
-    stores::StoreReport { kind: String::new(), problem }
+    stores::StoreReport { problem, ..stores::StoreReport::default() }
+}
+
+fn sink_to_proto(sink: SinkStatus) -> v1::AccountingSink {
+    let SinkStatus { kind, target, delivered, waiting, lag_ms, problem } = sink;
+    v1::AccountingSink { kind, target, delivered, waiting, lag_ms, problem }
 }
 
 /// `is_on`: whether ended work is stored in this cluster at all.

@@ -29,6 +29,7 @@ mod checkpoints;
 mod command;
 mod comparing;
 mod connections;
+mod corrections;
 mod dags;
 mod denials;
 mod dependencies;

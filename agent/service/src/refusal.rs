@@ -1,7 +1,7 @@
 //! The quorum's refusals as gRPC statuses: all in one place, because the CLI's exit codes follow
 //! from them.
 
-use lattice_ledger::DependencyRefusal;
+use lattice_ledger::{DependencyRefusal, UpdateRefusal};
 use lattice_quorum_client::CallError;
 use lattice_quorum_client::wire::{Answer, Refusal};
 use tonic::Status;
@@ -58,6 +58,7 @@ pub(super) fn status(error: &CallError) -> Status {
                 | Refusal::SessionExists { .. } => Status::already_exists(text),
                 Refusal::Unavailable { .. } | Refusal::DiskFull { .. } => Status::unavailable(text),
                 Refusal::AuditBroken { .. } => Status::data_loss(text),
+                Refusal::Update { why: UpdateRefusal::OtherVersion { .. }, .. } => Status::aborted(text),
                 _ => Status::failed_precondition(text),
             }
         }

@@ -17,6 +17,7 @@ use super::caller::{Caller, confined};
 use super::refusal::{status, unexpected};
 use lattice_agent_common::config::work::WorkMay;
 use lattice_model::access::{Reach, Relation, Roles, RootMay, Scopes, Standing, rule};
+use lattice_model::ended_work::EndedWork;
 use lattice_model::{Allocation, AllocationId, Dag, DagId, Principal, Timestamp};
 use lattice_quorum_client::wire::{Answer, Request as Ask};
 use std::collections::BTreeSet;
@@ -162,6 +163,13 @@ impl Api {
     /// As [`Self::check`], for an allocation of this owner and tenant (empty: of none) that has not ended.
     pub(super) async fn check_work(&self, caller: &Caller, id: AllocationId, owner: &Principal, tenant: &str) -> Result<(), Status> {
         self.check_object(caller, Object::Allocation(id), owner, OfTenant { name: tenant, ended_at: None }).await
+    }
+
+    /// As [`Self::check`], for the record of ended work.
+    pub(super) async fn check_ended(&self, caller: &Caller, work: &EndedWork) -> Result<(), Status> {
+        let owner = Principal { name: work.user.clone(), uid: work.uid, gid: work.uid, groups: Vec::new() };
+        let of = OfTenant { name: &work.tenant, ended_at: Some(work.ended_at) };
+        self.check_object(caller, Object::Allocation(work.allocation), &owner, of).await
     }
 
     /// As [`Self::check`], for a DAG whose steps are of this tenant (empty: of several, of none, or of a former one).

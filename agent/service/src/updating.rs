@@ -1,5 +1,6 @@
-//! `AllocationService.Update`: changes the walltime, the preemption class, the name or the tags of submitted work, or the
-//! bounds and the target of a scaled service. The quorum checks the change.
+//! `AllocationService.Update`: changes the walltime, the preemption class, the name, the project or the tags of submitted
+//! work, or the bounds and the target of a scaled service. The quorum checks the change. Of work that has ended, the
+//! project and the tags are corrected in its record (`corrections`).
 //!
 //! ```text
 //!   a token ─────────────────────────────────▶ as operator
@@ -12,6 +13,7 @@
 use super::Api;
 use super::api::QUORUM_TIMEOUT;
 use super::caller::{Caller, Operator};
+use super::corrections::{Labels, correct};
 use super::groups::refuse_part;
 use super::refusal::{status, unexpected};
 use lattice_api::operator::METADATA;
@@ -23,8 +25,9 @@ use lattice_model::scaling::NoAmount;
 use lattice_model::{Allocation, Amount, Timestamp};
 use lattice_quorum_client::CallError;
 use lattice_quorum_client::wire::{Answer, Refusal, Request as Ask, UpdateRefusal};
+use std::collections::BTreeMap;
 use std::time::Duration;
-use tonic::{Request, Status};
+use tonic::{Code, Request, Status};
 
 pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationRequest>) -> Result<v1::UpdateAllocationResponse, Status> {
     let caller = api.caller(&request).await?;
@@ -34,6 +37,7 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
         walltime,
         preemption_class,
         name,
+        project,
         tags,
         replicas_min,
         replicas_max,
@@ -42,19 +46,46 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
         deadline_ms,
         nice,
         comment,
+        expected_version,
     } = request.into_inner();
     let scaling = scaling_change(replicas_min, replicas_max, scale_target.as_deref())?;
     let (begin, deadline) = (begin_ms.map(Timestamp), deadline_ms.map(Timestamp));
     let has_place = begin.is_some() || deadline.is_some() || nice.is_some();
-    let has_text = name.is_some() || comment.is_some() || !tags.is_empty();
-    if walltime.is_none() && preemption_class.is_none() && scaling.is_none() && !has_place && !has_text {
-        let text = "nothing is to be changed: give a walltime, a preemption class, a name, tags, a comment, when it begins, a deadline, \
-                    nice, or how a service scales";
+    let has_labels = project.is_some() || !tags.is_empty();
+    let has_other =
+        walltime.is_some() || preemption_class.is_some() || scaling.is_some() || has_place || name.is_some() || comment.is_some();
+    if !has_labels && !has_other {
+        let text = "nothing is to be changed: give a walltime, a preemption class, a name, a project, tags, a comment, when it begins, a \
+                    deadline, nice, or how a service scales";
         return Err(Status::invalid_argument(text));
     }
+    // The record of ended work has no version.
+    let is_correction = !has_other && expected_version.is_none();
+    let tags: BTreeMap<String, String> = tags.into_iter().collect();
     let too_high = |_| Status::invalid_argument("preemption_class: it must be 0 to 10");
     let preemption_class = preemption_class.map(u8::try_from).transpose().map_err(too_high)?;
-    let allocation = api.allocation(&caller, &key).await?;
+    let labels = || Labels { project: project.clone(), tags: tags.clone() };
+    let allocation = match api.allocation(&caller, &key).await {
+        Ok(allocation) => allocation,
+        // The quorum may have forgotten it; the accounting store never does.
+        Err(unknown) if unknown.code() == Code::NotFound && is_correction => {
+            let Some(job) = key.parse::<u64>().ok().filter(|job| *job > 0) else { return Err(unknown) };
+            let corrected = correct(api, &caller, by_token, job, labels()).await;
+            return corrected.map_err(|error| match error.code() {
+                Code::NotFound | Code::FailedPrecondition => unknown,
+                _ => error,
+            });
+        }
+        Err(error) => return Err(error),
+    };
+    if allocation.state.is_terminal() && is_correction {
+        if by_token.is_none() {
+            operator_of(api, &caller, &allocation).await?;
+        }
+        refuse_part(&allocation, "be changed")?;
+        refuse_whole(&allocation)?;
+        return correct(api, &caller, by_token, allocation.number, labels()).await;
+    }
     let operator = match by_token {
         Some(operator) => Some(operator),
         None => operator_of(api, &caller, &allocation).await?,
@@ -66,8 +97,8 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
     }
     let before = allocation.spec.walltime;
     let walltime = walltime.map(|wanted| new_walltime(wanted, before)).transpose()?;
-    let tags = tags.into_iter().collect();
-    let change = AllocationChange { name, walltime, preemption_class, tags, scaling, begin, deadline, nice, comment };
+    let change =
+        AllocationChange { name, project, walltime, preemption_class, tags, scaling, begin, deadline, nice, comment, expected_version };
     commit(api, &caller, operator, (&allocation, change)).await?;
     Ok(v1::UpdateAllocationResponse {
         id: allocation.id.to_string(),
@@ -76,6 +107,19 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
         is_task_group: allocation.is_task_group(),
         is_scaled: allocation.is_scaled_service(),
     })
+}
+
+/// Refuses to correct a whole of which the parts have the use, and the records.
+fn refuse_whole(allocation: &Allocation) -> Result<(), Status> {
+    if !allocation.is_task_group() && !allocation.is_scaled_service() {
+        return Ok(());
+    }
+    let text = format!(
+        "allocation {} has ended, and the records of its lanes or replicas are not corrected through it\nhint: give a project and tags \
+         while a task group or a service lives",
+        allocation.id.short()
+    );
+    Err(Status::failed_precondition(text))
 }
 
 /// The operator as whom the caller changes another's work; `None`: it changes it as itself, as it may.
@@ -126,6 +170,7 @@ fn needs_operator(error: &CallError) -> bool {
         | UpdateRefusal::TooShort { .. }
         | UpdateRefusal::NodesAreLent { .. }
         | UpdateRefusal::HasBegun { .. }
+        | UpdateRefusal::OtherVersion { .. }
         | UpdateRefusal::NoMetric => false,
     }
 }

@@ -138,7 +138,7 @@ pub struct UseSum {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AccountingStatusRequest {}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AccountingStatusResponse {
     /// whether ended work is stored: an agent with the role has been seen
     #[prost(bool, tag = "1")]
@@ -166,6 +166,31 @@ pub struct AccountingStatusResponse {
     pub dropped: u64,
     /// why nothing is stored at present; empty: nothing is wrong
     #[prost(string, tag = "9")]
+    pub problem: ::prost::alloc::string::String,
+    /// of the agent that stores
+    #[prost(message, repeated, tag = "10")]
+    pub sinks: ::prost::alloc::vec::Vec<AccountingSink>,
+}
+/// A server or a file that gets every record of the store.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AccountingSink {
+    /// "http" or "file"
+    #[prost(string, tag = "1")]
+    pub kind: ::prost::alloc::string::String,
+    /// its URL without a query, or its path
+    #[prost(string, tag = "2")]
+    pub target: ::prost::alloc::string::String,
+    /// the number of the last end that it has, with all before
+    #[prost(uint64, tag = "3")]
+    pub delivered: u64,
+    /// how many of the store it does not have
+    #[prost(uint64, tag = "4")]
+    pub waiting: u64,
+    /// since the end of the oldest of these; 0: it has all
+    #[prost(uint64, tag = "5")]
+    pub lag_ms: u64,
+    /// why the latest delivery failed; empty: it did not
+    #[prost(string, tag = "6")]
     pub problem: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -970,6 +995,9 @@ pub struct AllocationSpec {
     /// waiting.
     #[prost(sint32, tag = "34")]
     pub nice: i32,
+    /// it begins on the nodes of this reservation, within its window; empty: of none
+    #[prost(string, tag = "36")]
+    pub reservation: ::prost::alloc::string::String,
 }
 /// Files of the user's, on the nodes. Relative paths begin at the working directory. Patterns as in Slurm: %j job number,
 /// %A group's number, %a index, %x name, %u user, %N node, %n node's index, %t rank, %% a percent sign; a number between
@@ -1174,6 +1202,17 @@ pub struct ResourceRequest {
     /// 4 others with b.
     #[prost(string, tag = "12")]
     pub features: ::prost::alloc::string::String,
+    /// Set: the number of ranks (launch.ranks) is spread over the fewest nodes that hold them in equal parts, of `nodes` to
+    /// `nodes_max`. The amounts above and tasks_per_node are those on `nodes` nodes; this is the part for each rank, which
+    /// a node with fewer ranks gives less. With whole nodes: the cores of each rank.
+    #[prost(message, optional, tag = "13")]
+    pub spread: ::core::option::Option<Amount>,
+    /// how long it waits for that topology; then it takes any. 0: as long as it takes
+    #[prost(uint64, tag = "15")]
+    pub topology_wait_seconds: u64,
+    /// its shares are on a node only with shares of the same user
+    #[prost(bool, tag = "14")]
+    pub exclusive_user: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Lifecycle {
@@ -1213,7 +1252,7 @@ pub struct Scaling {
 /// with at most 6 after the point, such as 0.8.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ScalePolicy {
-    /// gpu_utilization, cpu_utilization (0 to 1), request_rate (connections each second), queue_depth (connections that
+    /// gpu_utilization, cpu_utilization (0 to 1), connection_rate (accepted each second), queue_depth (connections that
     /// wait): the mean over the replicas; or a selector of series of the metrics store, such as queue_length{queue="new"}:
     /// the mean over those of the replicas.
     #[prost(string, tag = "1")]
@@ -1309,7 +1348,7 @@ pub mod connectivity {
         /// 1 to 65535, on each of its nodes
         #[prost(uint32, tag = "2")]
         pub port: u32,
-        /// a label; empty: "tcp"
+        /// A label; empty: "tcp". The port is listed once it accepts a TCP connection; with udp, quic or sctp at once.
         #[prost(string, tag = "3")]
         pub protocol: ::prost::alloc::string::String,
     }
@@ -1397,6 +1436,75 @@ pub struct IndexRun {
     /// 0: 1
     #[prost(uint32, tag = "3")]
     pub step: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListStepsRequest {
+    #[prost(string, tag = "1")]
+    pub key: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListStepsResponse {
+    /// of the allocation
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    /// the script first, then by number; the newest 1,000 launches
+    #[prost(message, repeated, tag = "2")]
+    pub steps: ::prost::alloc::vec::Vec<JobStep>,
+    /// of all launches
+    #[prost(message, optional, tag = "3")]
+    pub totals: ::core::option::Option<JobStepTotals>,
+    /// why launches may be missing; empty: none is
+    #[prost(string, tag = "4")]
+    pub note: ::prost::alloc::string::String,
+}
+/// A script or command, or a launch in it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct JobStep {
+    /// "batch": the script; else a number from 0, in the order in which launches began
+    #[prost(string, tag = "1")]
+    pub step: ::prost::alloc::string::String,
+    /// the id of the launch; empty: it is the script
+    #[prost(string, tag = "2")]
+    pub launch: ::prost::alloc::string::String,
+    /// of the program, without its directory
+    #[prost(string, tag = "3")]
+    pub name: ::prost::alloc::string::String,
+    /// Running, Completed, Failed or Cancelled
+    #[prost(string, tag = "4")]
+    pub state: ::prost::alloc::string::String,
+    /// why it ended
+    #[prost(string, tag = "5")]
+    pub reason: ::prost::alloc::string::String,
+    /// the highest of its ranks
+    #[prost(int32, optional, tag = "6")]
+    pub exit_code: ::core::option::Option<i32>,
+    #[prost(uint32, tag = "7")]
+    pub ranks: u32,
+    /// a hostlist; empty: too long to be kept
+    #[prost(string, tag = "8")]
+    pub nodes: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "9")]
+    pub node_count: u32,
+    /// milliseconds since 1970
+    #[prost(uint64, tag = "10")]
+    pub began_at_ms: u64,
+    /// 0: it runs
+    #[prost(uint64, tag = "11")]
+    pub ended_at_ms: u64,
+    /// the script, or the launch of the allocation's command: its usage is that of the allocation
+    #[prost(bool, tag = "12")]
+    pub is_entry: bool,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct JobStepTotals {
+    #[prost(uint64, tag = "1")]
+    pub begun: u64,
+    #[prost(uint64, tag = "2")]
+    pub completed: u64,
+    #[prost(uint64, tag = "3")]
+    pub failed: u64,
+    #[prost(uint64, tag = "4")]
+    pub cancelled: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetTasksRequest {
@@ -1548,6 +1656,25 @@ pub struct SubmitResponse {
     /// its job number: see Allocation.number; 0: a dry run
     #[prost(uint64, tag = "4")]
     pub number: u64,
+    /// of a dry run, at an agent that knows what else waits
+    #[prost(message, optional, tag = "5")]
+    pub expected: ::core::option::Option<ExpectedStart>,
+}
+/// When work would begin if it came into its queue now, beside all that waits.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExpectedStart {
+    /// 0: not known
+    #[prost(uint64, tag = "1")]
+    pub start_ms: u64,
+    /// those that it would get; empty: not known
+    #[prost(string, repeated, tag = "2")]
+    pub nodes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// how many cores of these
+    #[prost(uint64, tag = "3")]
+    pub cores: u64,
+    /// in one sentence
+    #[prost(string, tag = "4")]
+    pub reason: ::prost::alloc::string::String,
 }
 /// `key` everywhere: an id, a unique prefix of at least 4 hexadecimal digits, or a job number. Of a scaled service, a
 /// number in brackets behind it names a replica, as in 1f0c9a4e\[3\].
@@ -1599,6 +1726,9 @@ pub struct ListAllocationsRequest {
     /// start. Long lists are cheaper without it.
     #[prost(bool, tag = "78")]
     pub without_outlook: bool,
+    /// only those of this project; empty: all
+    #[prost(string, tag = "79")]
+    pub project: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListAllocationsResponse {
@@ -1822,6 +1952,24 @@ pub struct Allocation {
     /// as submitted; absent: none. Only in Get
     #[prost(message, optional, tag = "104")]
     pub mail: ::core::option::Option<Mail>,
+    /// as submitted; empty: none
+    #[prost(string, tag = "105")]
+    pub reservation: ::prost::alloc::string::String,
+    /// the nodes for which it asked by name, as a hostlist; empty: any
+    #[prost(string, tag = "106")]
+    pub nodelist: ::prost::alloc::string::String,
+    /// the nodes that it does not get, as a hostlist
+    #[prost(string, tag = "107")]
+    pub exclude: ::prost::alloc::string::String,
+    /// what its nodes must have, as in gpu&(a|b); empty: nothing
+    #[prost(string, tag = "108")]
+    pub features: ::prost::alloc::string::String,
+    /// empty: none
+    #[prost(string, tag = "109")]
+    pub project: ::prost::alloc::string::String,
+    /// of its settings: how often they were changed since the submission
+    #[prost(uint64, tag = "110")]
+    pub version: u64,
 }
 /// How many replicas a scaled service has and should have, and what its loop found. Times are milliseconds since 1970.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -2056,6 +2204,12 @@ pub struct UpdateAllocationRequest {
     /// as in AllocationSpec; empty: none
     #[prost(string, optional, tag = "13")]
     pub comment: ::core::option::Option<::prost::alloc::string::String>,
+    /// as in AllocationSpec; empty: none. Of work that has ended, it and the tags can be corrected
+    #[prost(string, optional, tag = "14")]
+    pub project: ::core::option::Option<::prost::alloc::string::String>,
+    /// Refused with ABORTED unless the settings have this version, as in Allocation, or are already so.
+    #[prost(uint64, optional, tag = "15")]
+    pub expected_version: ::core::option::Option<u64>,
     #[prost(oneof = "update_allocation_request::Walltime", tags = "2, 3")]
     pub walltime: ::core::option::Option<update_allocation_request::Walltime>,
 }
@@ -3192,6 +3346,31 @@ pub mod allocation_service_client {
                 .insert(GrpcMethod::new("lattice.v1.AllocationService", "GetTasks"));
             self.inner.unary(req, path, codec).await
         }
+        /// The steps of an allocation: its script or command, and the launches in it, of its present or last attempt.
+        pub async fn list_steps(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListStepsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListStepsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.AllocationService/ListSteps",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.AllocationService", "ListSteps"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Cancels single tasks of a task group.
         pub async fn cancel_tasks(
             &mut self,
@@ -3899,6 +4078,14 @@ pub mod allocation_service_server {
             tonic::Response<super::GetTasksResponse>,
             tonic::Status,
         >;
+        /// The steps of an allocation: its script or command, and the launches in it, of its present or last attempt.
+        async fn list_steps(
+            &self,
+            request: tonic::Request<super::ListStepsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListStepsResponse>,
+            tonic::Status,
+        >;
         /// Cancels single tasks of a task group.
         async fn cancel_tasks(
             &self,
@@ -4449,6 +4636,51 @@ pub mod allocation_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetTasksSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.AllocationService/ListSteps" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListStepsSvc<T: AllocationService>(pub Arc<T>);
+                    impl<
+                        T: AllocationService,
+                    > tonic::server::UnaryService<super::ListStepsRequest>
+                    for ListStepsSvc<T> {
+                        type Response = super::ListStepsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListStepsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AllocationService>::list_steps(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListStepsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
@@ -5830,6 +6062,60 @@ pub struct ListTenantMembersResponse {
     #[prost(message, repeated, tag = "1")]
     pub members: ::prost::alloc::vec::Vec<TenantMember>,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ProjectRequest {
+    #[prost(string, tag = "1")]
+    pub tenant: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub project: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ProjectResponse {
+    #[prost(string, tag = "1")]
+    pub tenant: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub project: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ProjectMemberRequest {
+    #[prost(string, tag = "1")]
+    pub tenant: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub project: ::prost::alloc::string::String,
+    /// "user:NAME"; never a group
+    #[prost(string, tag = "3")]
+    pub subject: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ProjectMemberResponse {
+    #[prost(string, tag = "1")]
+    pub tenant: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub project: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub subject: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListProjectsRequest {
+    #[prost(string, tag = "1")]
+    pub tenant: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Project {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// it takes work of its members alone
+    #[prost(bool, tag = "2")]
+    pub closed: bool,
+    /// "user:NAME"
+    #[prost(string, repeated, tag = "3")]
+    pub members: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListProjectsResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub projects: ::prost::alloc::vec::Vec<Project>,
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WhoAmIRequest {}
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -5970,6 +6256,11 @@ pub struct TracedWork {
     /// It was submitted with a hold, or is held, or never came into its queue because of what it depends on.
     #[prost(bool, tag = "16")]
     pub held: bool,
+    #[prost(sint32, tag = "17")]
+    pub nice: i32,
+    /// its deadline and least walltime; absent: neither
+    #[prost(message, optional, tag = "18")]
+    pub timing: ::core::option::Option<Timing>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct QuorumStatusRequest {
@@ -6096,6 +6387,10 @@ pub struct AuditFilter {
     pub since_ms: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "6")]
     pub until_ms: ::core::option::Option<u64>,
+    /// The job number of an allocation, also of one that ended long ago, if the cluster keeps accounts; not with
+    /// `allocation`. 0: of any.
+    #[prost(uint64, tag = "7")]
+    pub job: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct QueryAuditRequest {
@@ -7652,6 +7947,130 @@ pub mod admin_service_client {
                 .insert(GrpcMethod::new("lattice.v1.AdminService", "ListTenantMembers"));
             self.inner.unary(req, path, codec).await
         }
+        /// Registered projects of a tenant, for the same callers. Work of a tenant with projects names one of them, or none. A
+        /// project takes work of everybody who submits for the tenant, and from its first member on of its members alone.
+        pub async fn create_project(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ProjectRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ProjectResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.AdminService/CreateProject",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.AdminService", "CreateProject"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn delete_project(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ProjectRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ProjectResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.AdminService/DeleteProject",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.AdminService", "DeleteProject"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn list_projects(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListProjectsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListProjectsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.AdminService/ListProjects",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.AdminService", "ListProjects"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn add_project_member(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ProjectMemberRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ProjectMemberResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.AdminService/AddProjectMember",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.AdminService", "AddProjectMember"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn remove_project_member(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ProjectMemberRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ProjectMemberResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.AdminService/RemoveProjectMember",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("lattice.v1.AdminService", "RemoveProjectMember"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
         /// The calling account as the agent knows it, and what it may do.
         pub async fn who_am_i(
             &mut self,
@@ -7983,6 +8402,37 @@ pub mod admin_service_server {
             request: tonic::Request<super::ListTenantMembersRequest>,
         ) -> std::result::Result<
             tonic::Response<super::ListTenantMembersResponse>,
+            tonic::Status,
+        >;
+        /// Registered projects of a tenant, for the same callers. Work of a tenant with projects names one of them, or none. A
+        /// project takes work of everybody who submits for the tenant, and from its first member on of its members alone.
+        async fn create_project(
+            &self,
+            request: tonic::Request<super::ProjectRequest>,
+        ) -> std::result::Result<tonic::Response<super::ProjectResponse>, tonic::Status>;
+        async fn delete_project(
+            &self,
+            request: tonic::Request<super::ProjectRequest>,
+        ) -> std::result::Result<tonic::Response<super::ProjectResponse>, tonic::Status>;
+        async fn list_projects(
+            &self,
+            request: tonic::Request<super::ListProjectsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListProjectsResponse>,
+            tonic::Status,
+        >;
+        async fn add_project_member(
+            &self,
+            request: tonic::Request<super::ProjectMemberRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ProjectMemberResponse>,
+            tonic::Status,
+        >;
+        async fn remove_project_member(
+            &self,
+            request: tonic::Request<super::ProjectMemberRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ProjectMemberResponse>,
             tonic::Status,
         >;
         /// The calling account as the agent knows it, and what it may do.
@@ -9476,6 +9926,233 @@ pub mod admin_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListTenantMembersSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.AdminService/CreateProject" => {
+                    #[allow(non_camel_case_types)]
+                    struct CreateProjectSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::ProjectRequest>
+                    for CreateProjectSvc<T> {
+                        type Response = super::ProjectResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ProjectRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::create_project(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CreateProjectSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.AdminService/DeleteProject" => {
+                    #[allow(non_camel_case_types)]
+                    struct DeleteProjectSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::ProjectRequest>
+                    for DeleteProjectSvc<T> {
+                        type Response = super::ProjectResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ProjectRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::delete_project(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DeleteProjectSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.AdminService/ListProjects" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListProjectsSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::ListProjectsRequest>
+                    for ListProjectsSvc<T> {
+                        type Response = super::ListProjectsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListProjectsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::list_projects(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListProjectsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.AdminService/AddProjectMember" => {
+                    #[allow(non_camel_case_types)]
+                    struct AddProjectMemberSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::ProjectMemberRequest>
+                    for AddProjectMemberSvc<T> {
+                        type Response = super::ProjectMemberResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ProjectMemberRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::add_project_member(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AddProjectMemberSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.AdminService/RemoveProjectMember" => {
+                    #[allow(non_camel_case_types)]
+                    struct RemoveProjectMemberSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::ProjectMemberRequest>
+                    for RemoveProjectMemberSvc<T> {
+                        type Response = super::ProjectMemberResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ProjectMemberRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::remove_project_member(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RemoveProjectMemberSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
@@ -15370,6 +16047,632 @@ pub mod raft_server {
     /// Generated gRPC service name
     pub const SERVICE_NAME: &str = "lattice.v1.Raft";
     impl<T> tonic::server::NamedService for RaftServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListReservationsRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListReservationsResponse {
+    /// by name; those that are over are listed for a week
+    #[prost(message, repeated, tag = "1")]
+    pub reservations: ::prost::alloc::vec::Vec<Reservation>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Reservation {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// a hostlist
+    #[prost(string, tag = "2")]
+    pub nodes: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub node_count: u32,
+    /// milliseconds since 1970
+    #[prost(uint64, tag = "4")]
+    pub start_ms: u64,
+    #[prost(uint64, tag = "5")]
+    pub end_ms: u64,
+    /// whose work may use it
+    #[prost(string, repeated, tag = "6")]
+    pub tenants: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// accounts whose work may use it
+    #[prost(string, repeated, tag = "7")]
+    pub users: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// nobody's work begins on its nodes
+    #[prost(bool, tag = "8")]
+    pub maintenance: bool,
+    #[prost(string, tag = "9")]
+    pub comment: ::prost::alloc::string::String,
+    #[prost(string, tag = "10")]
+    pub created_by: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "11")]
+    pub created_at_ms: u64,
+    /// ToCome, Open or Over, by the clock of the agent
+    #[prost(string, tag = "12")]
+    pub state: ::prost::alloc::string::String,
+    /// allocations that wait for it, as this agent sees the cluster
+    #[prost(uint32, tag = "13")]
+    pub waiting: u32,
+    /// allocations that name it and have nodes
+    #[prost(uint32, tag = "14")]
+    pub running: u32,
+}
+/// What is absent is not changed. A new reservation needs nodes, an end, and whom it is for.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetReservationRequest {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// a hostlist of all of its nodes
+    #[prost(string, optional, tag = "2")]
+    pub nodes: ::core::option::Option<::prost::alloc::string::String>,
+    /// absent in a new one: now
+    #[prost(uint64, optional, tag = "3")]
+    pub start_ms: ::core::option::Option<u64>,
+    /// at most 365 days ahead
+    #[prost(uint64, optional, tag = "4")]
+    pub end_ms: ::core::option::Option<u64>,
+    /// all of them
+    #[prost(message, optional, tag = "5")]
+    pub tenants: ::core::option::Option<set_reservation_request::Names>,
+    /// all of them
+    #[prost(message, optional, tag = "6")]
+    pub users: ::core::option::Option<set_reservation_request::Names>,
+    #[prost(bool, optional, tag = "7")]
+    pub maintenance: ::core::option::Option<bool>,
+    #[prost(string, optional, tag = "8")]
+    pub comment: ::core::option::Option<::prost::alloc::string::String>,
+}
+/// Nested message and enum types in `SetReservationRequest`.
+pub mod set_reservation_request {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Names {
+        #[prost(string, repeated, tag = "1")]
+        pub names: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReservationResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeleteReservationRequest {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeleteReservationResponse {
+    /// allocations that waited for it, as this agent sees the cluster
+    #[prost(uint32, tag = "1")]
+    pub waiting: u32,
+}
+/// Generated client implementations.
+pub mod reservation_service_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    /// Nodes that operators set aside for a time. Everybody may call List; the other calls are for operators.
+    #[derive(Debug, Clone)]
+    pub struct ReservationServiceClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl ReservationServiceClient<tonic::transport::Channel> {
+        /// Attempt to create a new client by connecting to a given endpoint.
+        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
+        where
+            D: TryInto<tonic::transport::Endpoint>,
+            D::Error: Into<StdError>,
+        {
+            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
+            Ok(Self::new(conn))
+        }
+    }
+    impl<T> ReservationServiceClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> ReservationServiceClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            ReservationServiceClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        pub async fn list(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListReservationsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListReservationsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.ReservationService/List",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.ReservationService", "List"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Idempotent: a repeated call succeeds.
+        pub async fn create(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SetReservationRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReservationResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.ReservationService/Create",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.ReservationService", "Create"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn update(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SetReservationRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReservationResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.ReservationService/Update",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.ReservationService", "Update"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// What waits for it gets no nodes any more.
+        pub async fn delete(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DeleteReservationRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DeleteReservationResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.ReservationService/Delete",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.ReservationService", "Delete"));
+            self.inner.unary(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod reservation_service_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with ReservationServiceServer.
+    #[async_trait]
+    pub trait ReservationService: std::marker::Send + std::marker::Sync + 'static {
+        async fn list(
+            &self,
+            request: tonic::Request<super::ListReservationsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListReservationsResponse>,
+            tonic::Status,
+        >;
+        /// Idempotent: a repeated call succeeds.
+        async fn create(
+            &self,
+            request: tonic::Request<super::SetReservationRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReservationResponse>,
+            tonic::Status,
+        >;
+        async fn update(
+            &self,
+            request: tonic::Request<super::SetReservationRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReservationResponse>,
+            tonic::Status,
+        >;
+        /// What waits for it gets no nodes any more.
+        async fn delete(
+            &self,
+            request: tonic::Request<super::DeleteReservationRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DeleteReservationResponse>,
+            tonic::Status,
+        >;
+    }
+    /// Nodes that operators set aside for a time. Everybody may call List; the other calls are for operators.
+    #[derive(Debug)]
+    pub struct ReservationServiceServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> ReservationServiceServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for ReservationServiceServer<T>
+    where
+        T: ReservationService,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/lattice.v1.ReservationService/List" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListSvc<T: ReservationService>(pub Arc<T>);
+                    impl<
+                        T: ReservationService,
+                    > tonic::server::UnaryService<super::ListReservationsRequest>
+                    for ListSvc<T> {
+                        type Response = super::ListReservationsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListReservationsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as ReservationService>::list(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.ReservationService/Create" => {
+                    #[allow(non_camel_case_types)]
+                    struct CreateSvc<T: ReservationService>(pub Arc<T>);
+                    impl<
+                        T: ReservationService,
+                    > tonic::server::UnaryService<super::SetReservationRequest>
+                    for CreateSvc<T> {
+                        type Response = super::ReservationResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SetReservationRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as ReservationService>::create(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CreateSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.ReservationService/Update" => {
+                    #[allow(non_camel_case_types)]
+                    struct UpdateSvc<T: ReservationService>(pub Arc<T>);
+                    impl<
+                        T: ReservationService,
+                    > tonic::server::UnaryService<super::SetReservationRequest>
+                    for UpdateSvc<T> {
+                        type Response = super::ReservationResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SetReservationRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as ReservationService>::update(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = UpdateSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.ReservationService/Delete" => {
+                    #[allow(non_camel_case_types)]
+                    struct DeleteSvc<T: ReservationService>(pub Arc<T>);
+                    impl<
+                        T: ReservationService,
+                    > tonic::server::UnaryService<super::DeleteReservationRequest>
+                    for DeleteSvc<T> {
+                        type Response = super::DeleteReservationResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DeleteReservationRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as ReservationService>::delete(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DeleteSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for ReservationServiceServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "lattice.v1.ReservationService";
+    impl<T> tonic::server::NamedService for ReservationServiceServer<T> {
         const NAME: &'static str = SERVICE_NAME;
     }
 }

@@ -68,6 +68,7 @@ pub struct AllocationJson {
     /// The DAG whose step it is, and the step's name.
     dag: Option<String>,
     dag_step: Option<String>,
+    project: Option<String>,
     /// Labels of its user.
     tags: BTreeMap<String, String>,
     /// Of a task group: its indices and limit, as in `0-99%20`.
@@ -237,6 +238,7 @@ impl From<&v1::Allocation> for AllocationJson {
             dependencies: (!a.dependencies.is_empty()).then(|| a.dependencies.iter().map(DependencyJson::from).collect()),
             dag: text(&a.dag),
             dag_step: text(&a.dag_step),
+            project: text(&a.project),
             tags: a.tags.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
             task_group: text(&a.task_group),
             task_counts: a.tasks.as_ref().map(TaskCountsJson::from),
@@ -301,6 +303,7 @@ mod tests {
         let taken = |field: &str| json.as_object_mut().unwrap().remove(field);
         let none = ["nodes_requested_max", "topology", "preemption_class", "dependencies", "dag", "dag_step"].map(taken);
         assert_eq!(json.as_object_mut().unwrap().remove("tags"), Some(serde_json::json!({})));
+        assert_eq!(json.as_object_mut().unwrap().remove("project"), Some(serde_json::Value::Null));
         let tagged = v1::Allocation { tags: [("campaign".to_owned(), "42".to_owned())].into(), ..running() };
         let tagged = serde_json::to_value(AllocationJson::from(&tagged)).unwrap();
         assert_eq!(tagged["tags"], serde_json::json!({"campaign": "42"}));

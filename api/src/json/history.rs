@@ -93,6 +93,26 @@ pub struct AccountingStatusJson {
     dropped: u64,
     /// Why nothing is stored at present.
     problem: Option<String>,
+    /// The sinks of the agent that stores: each gets every record of the store.
+    sinks: Vec<AccountingSinkJson>,
+}
+
+/// A server or a file that gets every record of the store.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = AccountingSink)]
+pub struct AccountingSinkJson {
+    /// `http` or `file`.
+    kind: String,
+    /// The URL without a query, or the path.
+    target: String,
+    /// The number of the last end that it has, with all before.
+    delivered: u64,
+    /// How many records of the store it does not have.
+    waiting: u64,
+    /// Since the end of the oldest of these.
+    lag_seconds: f64,
+    /// Why the latest delivery failed.
+    problem: Option<String>,
 }
 
 fn hours(ms: u64) -> f64 {
@@ -163,6 +183,20 @@ impl From<&v1::AccountingStatusResponse> for AccountingStatusJson {
             waiting: status.waiting,
             dropped: status.dropped,
             problem: text(&status.problem),
+            sinks: status.sinks.iter().map(AccountingSinkJson::from).collect(),
+        }
+    }
+}
+
+impl From<&v1::AccountingSink> for AccountingSinkJson {
+    fn from(sink: &v1::AccountingSink) -> Self {
+        Self {
+            kind: sink.kind.clone(),
+            target: sink.target.clone(),
+            delivered: sink.delivered,
+            waiting: sink.waiting,
+            lag_seconds: sink.lag_ms as f64 / 1000.0,
+            problem: text(&sink.problem),
         }
     }
 }

@@ -220,7 +220,8 @@ struct Line {
 impl Watched {
     /// Whether an allocation matches the part of the filter that never changes in its life.
     fn matches_fixed_part(&self, a: &v1::Allocation) -> bool {
-        let Self::Allocations { filter: StatusFilter { user, name, vcluster, tenant, node, tags: _ }, until_ended, .. } = self else {
+        let Self::Allocations { filter: StatusFilter { user, name, vcluster, tenant, project: _, node, tags: _ }, until_ended, .. } = self
+        else {
             return true;
         };
         // As in a list: lanes of task groups, and replicas of services, only where they are asked for.
@@ -235,6 +236,7 @@ impl Watched {
         let Self::Allocations { states, filter, .. } = self else { return true };
         (states.is_empty() || state.is_some_and(|state| states.contains(&state)))
             && filter.node.as_ref().is_none_or(|node| a.nodes.contains(node))
+            && filter.project.as_ref().is_none_or(|project| a.project == *project)
             && filter.tags.iter().all(|(tag, value)| a.tags.get(tag) == Some(value))
     }
 }

@@ -1,5 +1,7 @@
 //! `lattice admin accounting …`.
 
+mod parquet_file;
+
 use super::audit::{Out, next_part};
 use super::history::message;
 use lattice_api::json::{AccountingStatusJson, HistoryJson};
@@ -10,7 +12,8 @@ use lattice_cli_session::session::{self, Session, answer};
 use lattice_cli_session::shown::time;
 use lattice_cli_session::table::{block, wrapped};
 use lattice_cli_syntax::args::accounting::{AccountingCommand, ExportFormat, ExportHistory};
-use std::io::Write;
+use parquet_file::ParquetFile;
+use std::io::{IsTerminal, Write};
 
 /// The head of a CSV file.
 const CSV_HEAD: &str = "sequence,id,name,user,uid,tenant,project,vcluster,tags,state,reason,exit_code,nodes,node_count,submitted_at,\
@@ -68,15 +71,39 @@ fn text(status: &v1::AccountingStatusResponse, size: TableSize) -> String {
     ];
     let problem = wrapped(&status.problem, most);
     pairs.extend(problem.into_iter().enumerate().map(|(at, line)| (if at == 0 { "Problem" } else { "" }, line)));
+    for sink in &status.sinks {
+        let has = if sink.waiting == 0 {
+            format!("{}: has all up to {}", sink.kind, sink.delivered)
+        } else {
+            format!("{}: has all up to {}, {} wait, the oldest for {} s", sink.kind, sink.delivered, sink.waiting, sink.lag_ms / 1000)
+        };
+        pairs.extend([("Sink", has), ("", sink.target.clone())]);
+        pairs.extend(wrapped(&sink.problem, most).into_iter().map(|line| ("", line)));
+    }
     block(&pairs)
 }
 
 async fn export(session: &Session, args: ExportHistory) -> Result<(), Failure> {
     let ExportHistory { filter, format, file } = args;
+    if format == ExportFormat::Parquet && file.is_none() && std::io::stdout().is_terminal() {
+        return Err(Failure::usage("--format parquet: the file is binary").hint("give --file FILE, or redirect stdout"));
+    }
     let request = v1::HistoryRequest { all_users: true, ..message(filter, session::now())? };
     let client = session.connect().await?;
     let mut pages = answer(client.accounting().export(request)).await?;
     let mut out = Out::open(file.as_deref())?;
+    if format == ExportFormat::Parquet {
+        let mut table = ParquetFile::begin(&mut *out.to)?;
+        let mut count = 0;
+        while let Some(page) = next_part(pages.message()).await? {
+            count += page.work.len();
+            table.add(page.work)?;
+        }
+        table.end()?;
+        out.finish()?;
+        session.note(&format!("{count} records"));
+        return Ok(());
+    }
     if format == ExportFormat::Csv {
         out.to.write_all(CSV_HEAD.as_bytes())?;
         out.to.write_all(b"\r\n")?;
@@ -87,6 +114,8 @@ async fn export(session: &Session, args: ExportHistory) -> Result<(), Failure> {
         let text: String = match format {
             ExportFormat::Csv => page.work.iter().map(csv_line).collect(),
             ExportFormat::Json => json_lines(&page)?,
+            // Written above.
+            ExportFormat::Parquet => String::new(),
         };
         out.to.write_all(text.as_bytes())?;
     }
@@ -213,6 +242,17 @@ Problem:               disk full
         let size = TableSize { width: Width::Terse, columns: Some(80) };
         assert_eq!(text(&status, size), want);
         assert!(text(&v1::AccountingStatusResponse { ended: 3, ..Default::default() }, size).contains("3 ends so far"));
+        let sink = v1::AccountingSink { kind: "http".into(), target: "https://h/x".into(), delivered: 8, ..Default::default() };
+        let waits = v1::AccountingSink { waiting: 2, lag_ms: 61_500, problem: "no answer".into(), ..sink.clone() };
+        let shown = text(&v1::AccountingStatusResponse { sinks: vec![sink, waits], ..status.clone() }, size);
+        let want = "\
+Sink:                  http: has all up to 8
+                       https://h/x
+Sink:                  http: has all up to 8, 2 wait, the oldest for 61 s
+                       https://h/x
+                       no answer
+";
+        assert!(shown.ends_with(want), "{shown}");
         let long = text(&v1::AccountingStatusResponse { problem: "no answer ".repeat(30), ..status }, size);
         assert!(long.lines().count() > 8 && long.lines().all(|line| line.chars().count() <= 80), "{long}");
     }

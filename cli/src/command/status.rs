@@ -17,11 +17,6 @@ use lattice_cli_session::shown::{
     group_text, is_scaled, lanes_table, lines_table, live_first, living_replicas_first, range_name, replicas_table, service_text, short,
     steps_table, task_block, tasks_table,
 };
-use lattice_cli_session::shown::{
-    AllocationJson, TaskJson, TasksJson, allocation_block, allocations_table, attempts_text, count_by_state, counts_table, fold,
-    group_text, is_scaled, lanes_table, lines_table, live_first, living_replicas_first, range_name, replicas_table, service_text, short,
-    task_block, tasks_table,
-};
 use lattice_cli_session::tasks::{Numbered, fetch_task, find_numbered};
 use lattice_cli_session::terminal;
 use lattice_cli_session::watch::{self, Watched};
@@ -255,6 +250,7 @@ async fn list(session: &Session, args: Status) -> Result<(), Failure> {
         name: args.filter.name.unwrap_or_default(),
         vcluster: args.filter.vcluster.unwrap_or_default(),
         tenant: args.filter.tenant.unwrap_or_default(),
+        project: args.filter.project.unwrap_or_default(),
         node: args.filter.node.unwrap_or_default(),
         tags: args.filter.tags.into_iter().collect(),
         ..Default::default()

@@ -19,7 +19,8 @@ pub async fn run(session: &Session, args: Update) -> Result<u8, Failure> {
     let Update { ids, changes } = args;
     let scaling = scaling_texts(&changes);
     let (clock, place) = (local_clock(), place_texts(&changes));
-    let Changes { walltime, preemption_class, name, tags, min_nodes, max_nodes, scale_target, begin, deadline, nice, comment } = changes;
+    let Changes { walltime, preemption_class, name, project, tags, min_nodes, max_nodes, scale_target, begin, deadline, nice, comment } =
+        changes;
     let begin = begin.map(|begin| begin.resolve("--begin", &clock)).transpose()?;
     let deadline = match deadline {
         Some(NewDeadline::At(time)) => Some(time.resolve("--deadline", &clock)?.0),
@@ -38,6 +39,7 @@ pub async fn run(session: &Session, args: Update) -> Result<u8, Failure> {
                     walltime,
                     preemption_class,
                     name: name.clone(),
+                    project: project.clone(),
                     tags: tags.clone().into_iter().collect(),
                     replicas_min: min_nodes,
                     replicas_max: max_nodes,
@@ -46,6 +48,7 @@ pub async fn run(session: &Session, args: Update) -> Result<u8, Failure> {
                     deadline_ms: deadline,
                     nice,
                     comment: comment.clone(),
+                    expected_version: None,
                 };
                 answer(client.allocations().update(request)).await
             }
@@ -67,6 +70,7 @@ pub async fn run(session: &Session, args: Update) -> Result<u8, Failure> {
     let changed = |id: &String| {
         let (walltime_seconds, parts) = now.get(id).copied().unzip();
         let mut changed = changed_texts(walltime.and(walltime_seconds), preemption_class, name.as_deref(), &tags);
+        changed.extend(project.as_ref().map(|name| if name.is_empty() { "no project".to_owned() } else { format!("the project {name}") }));
         changed.extend(begin.map(|begin| format!("the begin {begin}")));
         changed.extend(deadline.map(|ms| if ms == 0 { "no deadline".to_owned() } else { format!("the deadline {}", Timestamp(ms)) }));
         changed.extend(place.clone());
@@ -140,6 +144,7 @@ mod tests {
             walltime: None,
             preemption_class: None,
             name: None,
+            project: None,
             tags: vec![],
             min_nodes: None,
             max_nodes: None,

@@ -573,7 +573,7 @@ mod tests {
             ("history --state=running", "work has not ended"),
             ("history --all --user ada", "cannot be used"),
             ("history --limit=0", "1..=1000000"),
-            ("admin accounting export --format=parquet", "parquet is not built"),
+            ("admin accounting export --format=xml", "csv, json and parquet"),
             ("retry", "required"),
             ("retry 1[7]", "--tasks=10-20,30"),
             ("retry 1 --failed --tasks=1", "cannot be used"),

@@ -116,6 +116,27 @@ impl FromStr for OneTarget {
     }
 }
 
+/// The text is no job number.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NoJobNumber {
+    #[error("a job number is a number from 1 on, such as 4711")]
+    Malformed,
+    #[error(
+        "task {task} of job {group} has no records of its own: name the job, {group}; `lattice status '{group}[{task}]'` shows the task"
+    )]
+    Task { group: u64, task: u32 },
+}
+
+/// Parses a job number. A task, as `42[7]` or `42_7`, is refused: records are of whole jobs.
+pub(crate) fn parse_job(text: &str) -> Result<u64, NoJobNumber> {
+    let number = |text: &str| text.parse::<u64>().ok().filter(|number| *number > 0);
+    let task = text.strip_suffix(']').and_then(|text| text.split_once('[')).or_else(|| text.split_once('_'));
+    match task.and_then(|(group, task)| number(group).zip(task.parse().ok())) {
+        Some((group, task)) => Err(NoJobNumber::Task { group, task }),
+        None => number(text).ok_or(NoJobNumber::Malformed),
+    }
+}
+
 /// Parses the key of a whole task group.
 pub(crate) fn parse_group_key(text: &str) -> Result<String, TargetError> {
     match text.parse::<Target>()? {
@@ -133,6 +154,17 @@ mod tests {
     struct Line {
         #[command(flatten)]
         flags: TaskFlags,
+    }
+
+    #[test]
+    fn records_are_found_by_the_number_of_a_job_and_not_of_a_task() {
+        assert_eq!(parse_job("4711"), Ok(4711));
+        for bad in ["", "0", "-1", "x", "1f0c", "4711[", "[3]", "_3"] {
+            assert_eq!(parse_job(bad), Err(NoJobNumber::Malformed), "{bad}");
+        }
+        for task in ["42[7]", "42_7"] {
+            assert_eq!(parse_job(task), Err(NoJobNumber::Task { group: 42, task: 7 }));
+        }
     }
 
     fn parsed(line: &str) -> Result<TaskFlags, String> {

@@ -8,6 +8,8 @@ use libtest_mimic::Trial;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::{Row, RowAccessor};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -33,18 +35,18 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// Gives a node the role with this store, and starts its agent anew.
-fn give_role(w: &World, node: &str, store: &str) {
+pub fn give_role(w: &World, node: &str, store: &str) {
     faults::kill_node(&w.dir, node).unwrap();
     configure(&w.dir, node, &format!("roles: [api, scheduler, accounting]\naccounting: {store}"));
     faults::start_node(&w.dir, node).unwrap();
     ready(w);
 }
 
-fn ready(w: &World) {
+pub fn ready(w: &World) {
     w.wait("all nodes to be ready", || lattice_lab::up::wait_ready(&w.cluster(), JOB).is_ok());
 }
 
-fn status(w: &World) -> Value {
+pub fn status(w: &World) -> Value {
     w.lattice.json(&["admin", "accounting", "status"]).unwrap_or_else(|e| panic!("{e:#}"))
 }
 
@@ -61,7 +63,7 @@ fn settled(w: &World) {
 }
 
 /// Runs work to its end on this node; returns its id.
-fn end(w: &World, node: &str, program: &str) -> String {
+pub fn end(w: &World, node: &str, program: &str) -> String {
     let id = w.submit(&["-w", node, "--cores=1", "--name", "night-run", "--", "/bin/sh", "-c", program]);
     w.ended(&id);
     id
@@ -219,8 +221,14 @@ fn exports(w: &World) {
     let numbers: Vec<u64> = records.iter().map(|record| record["sequence"].as_u64().unwrap()).collect();
     assert!(numbers.is_sorted() && numbers.last() == Some(&stored), "{numbers:?}");
     assert_eq!(csv.lines().count(), records.len() + 1);
-    let parquet = w.run(&["admin", "accounting", "export", "--format", "parquet"]);
-    assert!(parquet.code() == 2 && parquet.err().contains("parquet is not built"), "{}", parquet.err());
+    let table = w.dir.join("work.parquet");
+    w.ok(&["admin", "accounting", "export", "--format", "parquet", "--file", &table.to_string_lossy()]);
+    let reader = SerializedFileReader::new(File::open(&table).unwrap()).unwrap();
+    let rows: Vec<Row> = reader.get_row_iter(None).unwrap().collect::<Result<_, _>>().unwrap();
+    let read: Vec<(u64, String)> =
+        rows.iter().map(|row| (u64::try_from(row.get_long(0).unwrap()).unwrap(), row.get_string(1).unwrap().clone())).collect();
+    let want: Vec<(u64, String)> = records.iter().map(|record| (record["sequence"].as_u64().unwrap(), text(record, "id"))).collect();
+    assert_eq!(read, want);
 }
 
 /// A node with another store waits until accounting is moved to it.

@@ -46,6 +46,13 @@ fn named(w: &World) {
     assert_eq!(w.ok(&["cancel", number]), format!("Allocation {short} is cancelled\n"));
     assert_eq!(text(&w.ended(number), "state"), "Cancelled");
     w.completed(&follows);
+    let audited = w.lattice.json(&["audit", "query", "--job", number]).unwrap();
+    let audited = audited.as_array().unwrap();
+    assert!(!audited.is_empty() && audited.iter().all(|record| record["allocation"] == found["id"]), "{audited:?}");
+    let unknown = w.run(&["audit", "query", "--job", "999999999"]);
+    assert!(unknown.code() == 3 && unknown.err().contains("there is no job 999999999"), "{}", unknown.err());
+    let task = w.run(&["history", "--job", "42[7]"]);
+    assert!(task.code() == 2 && task.err().contains("name the job, 42"), "{}", task.err());
     let unknown = w.run(&["status", "999999999"]);
     assert!(unknown.code() == 3 && unknown.err().contains("there is no allocation 999999999"), "{}", unknown.err());
 }

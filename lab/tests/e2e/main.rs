@@ -5,6 +5,7 @@
 mod access_table;
 mod access_tokens;
 mod accounting;
+mod accounting_sinks;
 mod admission;
 mod attach;
 mod auditing;
@@ -218,6 +219,7 @@ fn main() -> ExitCode {
         tenants::trials(),
         usage::trials(),
         accounting::trials(),
+        accounting_sinks::trials(),
         user_limits::trials(),
         flood::trials(),
         vclusters::trials(),

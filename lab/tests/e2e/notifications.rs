@@ -142,7 +142,8 @@ impl Server {
     }
 }
 
-fn request(reader: &mut BufReader<TcpStream>) -> Option<(BTreeMap<String, String>, Vec<u8>)> {
+/// The headers, with names in small letters, and the body of the next request.
+pub fn request(reader: &mut BufReader<TcpStream>) -> Option<(BTreeMap<String, String>, Vec<u8>)> {
     let mut line = String::new();
     reader.read_line(&mut line).ok().filter(|n| *n > 0)?;
     let mut headers = BTreeMap::new();

@@ -156,6 +156,19 @@ fn work(w: &World) {
     let refused = daemon.send("PATCH", &path, &json!({ "name": "other" }), &["-H", &tag]);
     assert!(refused.problem(412).contains("it has changed since it was read"), "{}", refused.body);
 
+    // Of changes of one version at the same moment, one is made.
+    let tag = format!("If-Match: {}", daemon.call("GET", &path, &[]).header("etag").unwrap());
+    let url = w.api_url("n1") + &path;
+    let headers = format!("-H '{}' -H '{tag}' -H 'Content-Type: application/json'", daemon.authorization);
+    let change = "--data-binary '{\"name\": \"at-once-'$i'\"}'";
+    let curl =
+        format!("curl -sS -o /dev/null -w '%{{http_code}}\\n' -m 60 --cacert {} -X PATCH {headers} {change} {url}", w.ca().display());
+    let script = format!("for i in 1 2 3 4 5 6; do {curl} & done; wait");
+    let done = process::run(Command::new("sh").args(["-c", &script]), JOB).unwrap();
+    let mut codes: Vec<String> = done.out().lines().map(str::to_owned).collect();
+    codes.sort();
+    assert_eq!(codes, ["200", "412", "412", "412", "412", "412"], "{}", done.err());
+
     // Another user's work is not for everybody.
     let nobody = Client::new(w, "nobody", "read,work");
     assert_eq!(nobody.call("DELETE", &path, &[]).status, 403);
@@ -262,6 +275,32 @@ fn administered(w: &World) {
     assert_eq!(admin.send("PUT", path, &json!({ "borrows": true }), &[]).expect(200)["borrows"], json!(true));
     assert_eq!(admin.get(&format!("{path}/queue"))["waiting"], json!(0));
     admin.call("DELETE", path, &[]).expect(204);
+
+    assert!(admin.send("POST", "/api/v1/nodes/n2/drain", &json!({ "reason": "" }), &[]).status >= 400);
+    admin.send("POST", "/api/v1/nodes/n2/drain", &json!({ "reason": "fan" }), &[]).expect(200);
+    w.wait("n2 to be drained", || admin.get("/api/v1/nodes/n2")["state"] == json!("Drained"));
+    assert_eq!(admin.call("POST", "/api/v1/nodes/n2/undrain", &[]).expect(200)["node"], json!("n2"));
+    w.wait("n2 to be ready", || admin.get("/api/v1/nodes/n2")["state"] == json!("Ready"));
+    admin.send("POST", "/api/v1/nodes/n2/cordon", &json!({ "reason": "look", "seconds": 600 }), &[]).expect(200);
+    admin.call("POST", "/api/v1/nodes/n2/uncordon", &[]).expect(200);
+    assert_eq!(user.send("POST", "/api/v1/nodes/n2/cordon", &json!({ "reason": "x" }), &[]).status, 403);
+
+    let role = "/api/v1/roles/operator/user:nobody";
+    assert_eq!(admin.call("PUT", role, &[]).expect(200)["role"], json!("operator"));
+    let granted = |admin: &Client| {
+        let roles = admin.get("/api/v1/roles")["roles"].as_array().cloned().unwrap_or_default();
+        roles.iter().any(|one| one["subject"] == json!("user:nobody") && one["tenant"].is_null())
+    };
+    assert!(granted(&admin));
+    admin.call("DELETE", role, &[]).expect(204);
+    assert!(!granted(&admin));
+    assert_eq!(user.call("PUT", role, &[]).status, 403);
+
+    let exported = admin.get("/api/v1/audit/export?type=HoldSet&node=n2");
+    assert_eq!(exported["format"], json!("lattice-audit-export/1"));
+    let pages = exported["pages"].as_array().unwrap();
+    assert!(!pages.is_empty() && pages.iter().any(|page| text(page, "body").contains("HoldSet")), "{exported}");
+    assert_eq!(user.call("GET", "/api/v1/audit/export", &[]).status, 403);
 
     let token = json!({ "name": "made over REST", "account": "nobody", "scopes": "read", "days": 1 });
     let issued = admin.send("POST", "/api/v1/tokens", &token, &[]).expect(201);

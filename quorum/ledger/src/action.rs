@@ -5,6 +5,7 @@
 //! To add a command, add a row here, and a function in the file of its family beside this one.
 
 use super::ended::EndedLimitsChange;
+use super::ended_work::Correction;
 use super::preemptions::PreemptFor;
 use super::refusal::Refusal;
 use super::requester::Requester::{self, Member, Operator, Owner, OwnerOrOperator, User, UserOfDag, UserOrOperator};
@@ -380,7 +381,7 @@ commands! { |ledger, context|
     HoldAllocation { allocation: AllocationId, by: Principal }
         => 1, Keeps, User(by, *allocation), 256, ledger.hold_allocation(context, *allocation, by);
 
-    /// Changes the name, the tags, the walltime or the preemption class of an allocation that has not ended, or
+    /// Changes the name, the project, the tags, the walltime or the preemption class of an allocation that has not ended, or
     /// the bounds and the target of a scaled service.
     UpdateAllocation { allocation: AllocationId, by: Principal, change: AllocationChange, as_operator: bool }
         => 1, New,
@@ -523,6 +524,11 @@ commands! { |ledger, context|
     /// everything.
     MoveAccounting { by: String, force: bool }
         => 1, New, Operator(by, &["AccountingService/MoveStore"]), 256, ledger.move_accounting(context, by, *force);
+
+    /// Corrects the project and the tags in a record of ended work that the accounting store has.
+    CorrectEndedWork { correction: Box<Correction>, by: Principal, as_operator: bool }
+        => 1, New, OwnerOrOperator { by, as_operator, methods: &["AllocationService/Update"] }, correction.bytes_about(),
+        ledger.correct_ended_work(context, correction, by, *as_operator);
 
     /// The ledger's time is [`super::Command::at`] from now on, however long ago the last command
     /// was. A leader proposes this when it has measured that time with a monotonic clock, or, at

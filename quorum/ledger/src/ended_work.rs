@@ -18,15 +18,23 @@
 //! allocation. An allocation may have many claims, and its own record keeps the latest alone; so the sum
 //! of its former claims is kept here until it ends.
 //!
+//! A correction of a record's project and tags is numbered as an end is, and goes the same way: exactly once, after
+//! the record, and on the audit log. The buckets of use keep what they have.
+//!
 //! After a recovery from a backup the numbers continue far beyond those of the backup: the store may have
 //! numbers that the lost quorum gave, and what it has is never given again under another meaning.
 
 use super::refusal::Refusal;
+use super::updates::{changed_tags, project_text, tags_text};
 use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_ledger_state::ended_work::{StoreState, UsedSoFar};
+use lattice_ledger_state::record_bytes::ended_work_bytes;
 use lattice_ledger_state::usage_records::Span;
 use lattice_model::ended_work::{AccountedUntil, EndedWork};
-use lattice_model::{Allocation, AllocationId, AuditAction, NodeId, hostlist};
+use lattice_model::spec::check_project_and_tags;
+use lattice_model::{Allocation, AllocationId, AuditAction, NodeId, Principal, hostlist};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -44,6 +52,25 @@ pub struct EndsStatus {
     pub waiting: u64,
     /// How many were dropped before a store had them.
     pub dropped: u64,
+}
+
+/// A change of the record of ended work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Correction {
+    /// The record as the store has it: the ledger may have forgotten the work.
+    pub work: EndedWork,
+    /// Its project from then on; empty: none. `None`: it keeps its own.
+    pub project: Option<String>,
+    /// The tags that get other values; an empty value removes the tag. The others stay.
+    pub tags: BTreeMap<String, String>,
+}
+
+impl Correction {
+    /// Its approximate size in the log, in bytes.
+    pub fn bytes_about(&self) -> usize {
+        let tags: usize = self.tags.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
+        256 + ended_work_bytes(&self.work) + self.project.as_ref().map_or(0, String::len) + tags
+    }
 }
 
 impl Ledger {
@@ -85,6 +112,61 @@ impl Ledger {
         self.ends.last += 1;
         let Some(allocation) = self.allocations.get(&id).filter(|_| self.ends.are_kept()) else { return };
         let work = ended_work(allocation, sum, self.ends.last, context);
+        self.push_ended_work(context, work);
+    }
+
+    /// Gives the store a correction of a record that it has. A repetition is the same correction once more.
+    pub(super) fn correct_ended_work(
+        &mut self,
+        context: &mut ApplyContext,
+        correction: &Correction,
+        by: &Principal,
+        as_operator: bool,
+    ) -> Result<Outcome, Refusal> {
+        let Correction { work: before, project, tags } = correction;
+        let owner = Principal { name: before.user.clone(), uid: before.uid, gid: before.uid, groups: Vec::new() };
+        let roles = self.roles_of(by);
+        let tenant = roles.administered(&before.tenant, Some(before.ended_at));
+        if !as_operator && !roles.may("AllocationService/Update", roles.relation(by, &owner, tenant)) {
+            return Err(Refusal::NotYours { id: before.allocation, owner: before.user.clone() });
+        }
+        let accounted = self.ends.accounted().ok_or(Refusal::NoStore)?;
+        if before.corrects.is_some() || before.sequence > accounted.sequence {
+            let why = format!("end {} is no record that accounting store {} has", before.sequence, accounted.store);
+            return Err(Refusal::Malformed { why });
+        }
+        let next = EndedWork {
+            sequence: self.ends.last + 1,
+            project: project.clone().unwrap_or_else(|| before.project.clone()),
+            tags: changed_tags(&before.tags, tags),
+            corrects: Some(before.sequence),
+            ..before.clone()
+        };
+        check_project_and_tags(&next.project, &next.tags).map_err(|error| Refusal::Malformed { why: error.to_string() })?;
+        let mut changes = Vec::new();
+        if next.project != before.project {
+            changes.push(format!("project {} instead of {}", project_text(&next.project), project_text(&before.project)));
+        }
+        if next.tags != before.tags {
+            changes.push(format!("tags {} instead of {}", tags_text(&next.tags), tags_text(&before.tags)));
+        }
+        if changes.is_empty() {
+            return Ok(Outcome::Done);
+        }
+        let detail = format!("end {}: {}", before.sequence, changes.join(", "));
+        self.record(
+            context,
+            &by.name,
+            AuditAction::EndedWorkCorrected,
+            Subject { allocation: Some(before.allocation), node: None },
+            detail,
+        );
+        self.ends.last = next.sequence;
+        self.push_ended_work(context, next);
+        Ok(Outcome::Done)
+    }
+
+    fn push_ended_work(&mut self, context: &mut ApplyContext, work: EndedWork) {
         if self.ends.push(work) {
             let store = self.ends.accounted().map_or_else(|| "the next store".to_owned(), |until| format!("store {}", until.store));
             let detail = format!("{} ends wait for {store}, and the oldest are dropped from now on", self.ends.waiting_count());
@@ -189,6 +271,7 @@ fn ended_work(allocation: &Allocation, sum: UsedSoFar, sequence: u64, context: &
         used: sum.used,
         core_ms: sum.core_ms,
         part_of: part_of(allocation),
+        corrects: None,
     }
 }
 

@@ -4,7 +4,7 @@ use super::properties::scans::invariant_indexes_equal_scans;
 use super::recovery::beyond;
 use super::scenarios::{SIZE, Story, id, node, prepared, released, spec, user};
 use super::task_group_scenarios::live_lanes;
-use super::{ACCOUNTING_LEASE, Action, EndsStatus, Ledger, Outcome, Refusal};
+use super::{ACCOUNTING_LEASE, Action, Correction, EndsStatus, Ledger, Outcome, Refusal};
 use lattice_ledger_state::ended_work::ENDED_WORK_BYTES_MAX;
 use lattice_ledger_state::usage_records::Consumer;
 use lattice_model::ended_work::{AccountedUntil, EndedWork};
@@ -174,11 +174,42 @@ fn a_record_has_what_all_claims_of_the_work_have_used() {
         used,
         core_ms: 2 * ms * u64::from(SIZE.cores),
         part_of: None,
+        corrects: None,
     };
     assert_eq!(s.ledger.ended_work_after(0).map(|work| (**work).clone()).collect::<Vec<_>>(), [want]);
     let recorded = s.ledger.usage_records.get(&Consumer::User(7)).unwrap();
     assert_eq!(recorded.days.within(s.now(), BudgetPeriod::DAYS_MAX), used, "as in the buckets");
     assert!(s.ledger.ends.used_so_far.is_empty(), "nothing is kept of what has ended");
+}
+
+#[test]
+fn a_correction_is_numbered_recorded_and_given_to_the_store_and_only_who_may_change_the_work_makes_it() {
+    let mut s = Story::new(1);
+    let token = lease(&mut s);
+    s.done(account(1, 0, token));
+    end(&mut s, 1);
+    let work = s.ledger.ended_work_after(0).next().map(|work| (**work).clone()).unwrap();
+    let correct = |by: u32, work: &EndedWork, project: &str| {
+        let tags = [("a".to_owned(), "1".to_owned()), ("b".to_owned(), String::new())].into();
+        let correction = Box::new(Correction { work: work.clone(), project: Some(project.to_owned()), tags });
+        Action::CorrectEndedWork { correction, by: user(by), as_operator: by == 0 }
+    };
+    assert!(matches!(s.act(correct(7, &work, "higgs")), Err(Refusal::Malformed { .. })), "the store does not have it yet");
+    s.done(account(1, 1, token));
+    assert!(matches!(s.act(correct(8, &work, "mine")), Err(Refusal::NotYours { .. })));
+    assert!(matches!(s.act(correct(7, &work, "a\nb")), Err(Refusal::Malformed { .. })));
+    assert_eq!(waiting(&s), [] as [u64; 0]);
+    let records = s.acted(correct(7, &work, "higgs"));
+    let detail = "end 1: project higgs instead of none, tags a=1 instead of none";
+    assert_eq!(shown(&records), [(AuditAction::EndedWorkCorrected, "u7", detail)]);
+    assert_eq!(records[0].allocation, Some(id(1)));
+    let tags: BTreeMap<String, String> = [("a".to_owned(), "1".to_owned())].into();
+    let want = EndedWork { sequence: 2, project: "higgs".into(), tags, corrects: Some(1), ..work.clone() };
+    assert_eq!(s.ledger.ended_work_after(0).map(|work| (**work).clone()).collect::<Vec<_>>(), [want.clone()]);
+    // The store has it, and whoever asks again reads that.
+    let now = EndedWork { sequence: 1, corrects: None, ..want };
+    assert!(s.acted(correct(0, &now, "higgs")).is_empty());
+    assert_eq!(waiting(&s), [2]);
 }
 
 #[test]

@@ -247,7 +247,7 @@ pub use command::{Command, ENTRY_LEAP_MS_MAX};
 pub use conformance::DriftLimits;
 pub use dags::{DagCursor, DagFilter, DagStatus, DagSummary, StepStatus};
 pub use ended::{EndedLimitsChange, EndedStatus};
-pub use ended_work::{ACCOUNTING_LEASE, EndsStatus};
+pub use ended_work::{ACCOUNTING_LEASE, Correction, EndsStatus};
 pub use lattice_ledger_state::budget_marks::ReachedMark;
 pub use lattice_ledger_state::ended_place::EndedPlace;
 pub use lattice_ledger_state::keyring::{self, Keyring};

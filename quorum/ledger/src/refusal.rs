@@ -522,6 +522,8 @@ pub enum UpdateRefusal {
     HasBegun { state: AllocationState },
     #[error("only operators put work before equal work, by a smaller nice")]
     SmallerNice,
+    #[error("its settings have version {version}, and the change is of version {expected}: somebody changed them")]
+    OtherVersion { expected: u64, version: u64 },
 }
 
 impl UpdateRefusal {
@@ -538,6 +540,7 @@ impl UpdateRefusal {
             ),
             Self::HasBegun { .. } => format!("`lattice requeue {id}` puts it back into its queue"),
             Self::SmallerNice => "give the nice that it has, or a larger one; or ask an operator".to_owned(),
+            Self::OtherVersion { .. } => "read it again, and repeat the change".to_owned(),
             Self::NoMetric => {
                 format!("`lattice scale {id} N` sets its replicas; or submit it again with --scale-metric and --scale-target")
             }

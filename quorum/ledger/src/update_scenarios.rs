@@ -172,6 +172,43 @@ fn what_waits_gets_any_name_and_class_that_a_submission_may_have() {
     assert!(matches!(again, Ok(Outcome::Submitted { .. })), "{again:?}");
 }
 
+#[test]
+fn the_project_of_what_runs_is_changed_and_its_use_counts_for_the_new_one() {
+    let mut s = waiting();
+    run(&mut s);
+    let submitted = (*s.ledger.allocation(id(1)).unwrap().spec).clone();
+    let project = |by, name: &str| update(by, AllocationChange { project: Some(name.to_owned()), ..AllocationChange::default() });
+    let records = s.acted(project(7, "higgs"));
+    let records: Vec<_> = records.iter().map(|r| (r.action, r.detail.as_str())).collect();
+    assert_eq!(records, [(AuditAction::AllocationChanged, "project higgs instead of none while Running")]);
+    assert!(s.acted(project(7, "higgs")).is_empty(), "the answer was lost");
+    assert!(matches!(s.act(project(8, "mine")), Err(Refusal::NotYours { .. })));
+    assert!(matches!(s.act(project(7, "a\nb")), Err(Refusal::Malformed { .. })));
+    assert_eq!(s.ledger.desired(&node(0)).shares[0].spec.project, "higgs");
+    let of_project = |name: &str| ListFilter { project: Some(name.to_owned()), ..ListFilter::default() };
+    let count = |name: &str| s.ledger.list(None, &[], 0, None, &of_project(name)).len();
+    assert_eq!([count("higgs"), count("other")], [1, 0]);
+    let again = s.act(Action::Submit { id: id(1), spec: Box::new(submitted), owner: user(7), claim: None });
+    assert!(matches!(again, Ok(Outcome::Submitted { .. })), "{again:?}");
+}
+
+#[test]
+fn of_two_changes_of_one_version_the_first_is_made() {
+    let mut s = waiting();
+    let version = |s: &Story| s.ledger.allocation(id(1)).unwrap().version();
+    assert_eq!(version(&s), 0);
+    let rename_if = |name: &str, expected| {
+        update(7, AllocationChange { name: Some(name.to_owned()), expected_version: Some(expected), ..AllocationChange::default() })
+    };
+    s.done(rename_if("first", 0));
+    assert_eq!((named(&s).0.as_str(), version(&s)), ("first", 1));
+    assert_eq!(why(s.act(rename_if("second", 0))), UpdateRefusal::OtherVersion { expected: 0, version: 1 });
+    assert!(s.acted(rename_if("first", 0)).is_empty(), "the answer was lost");
+    s.done(rename(7, "whatever it is now"));
+    s.done(rename_if("second", 2));
+    assert_eq!((named(&s).0.as_str(), version(&s)), ("second", 3));
+}
+
 fn tag(by: u32, tags: &[(&str, &str)]) -> Action {
     let tags = tags.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     update(by, AllocationChange { tags, ..AllocationChange::default() })

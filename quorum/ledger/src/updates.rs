@@ -1,10 +1,12 @@
-//! Changes of an allocation after its submission: of its name, tags, walltime and preemption class, and of
+//! Changes of an allocation after its submission: of its name, project, tags, walltime and preemption class, and of
 //! the bounds and the target of a scaled service.
 //!
 //! | the allocation | its owner or who has a role for it may set | who proves to be an operator or system admin may set |
 //! |---|---|---|
 //! | waits for nodes, or is held | any value that a submission may have, no smaller `nice` below 0 | the same, any `nice` |
-//! | has nodes | any name, tags and comment, a shorter walltime, a lower class | the same, and a longer walltime, a higher class |
+//! | has nodes | any name, project, tags and comment, a shorter walltime, a lower class | the same, and a longer walltime, a higher class |
+//!
+//! What its present claim uses counts for the project that it has when the claim ends.
 //!
 //! A time at which it begins and a deadline are for work that has not begun. Work that is in its queue keeps its place there.
 //!
@@ -47,6 +49,9 @@ pub struct AllocationChange {
     /// Its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// Its project; empty: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
     /// Its walltime, counted from the beginning of the work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub walltime: Option<Duration>,
@@ -71,6 +76,9 @@ pub struct AllocationChange {
     /// For people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
+    /// The change is refused unless the settings have this version ([`Allocation::version`]), or are already so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_version: Option<u64>,
 }
 
 /// A change of how a service scales; `None`: it keeps its value.
@@ -113,7 +121,8 @@ impl AllocationChange {
     /// Its approximate size in the log, in bytes.
     pub fn bytes_about(&self) -> usize {
         let tags: usize = self.tags.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
-        256 + self.name.as_ref().map_or(0, String::len) + self.comment.as_ref().map_or(0, String::len) + tags
+        let texts: usize = [&self.name, &self.project, &self.comment].into_iter().flatten().map(String::len).sum();
+        256 + texts + tags
     }
 
     /// The bounds in time from then on. A walltime shorter than the least one is the least one.
@@ -129,16 +138,10 @@ impl AllocationChange {
     }
 
     fn apply_to(&self, spec: &AllocationSpec) -> AllocationSpec {
-        let mut tags = spec.tags.clone();
-        for (name, value) in &self.tags {
-            match value.is_empty() {
-                true => drop(tags.remove(name)),
-                false => drop(tags.insert(name.clone(), value.clone())),
-            }
-        }
         AllocationSpec {
             name: self.name.clone().unwrap_or_else(|| spec.name.clone()),
-            tags,
+            project: self.project.clone().unwrap_or_else(|| spec.project.clone()),
+            tags: changed_tags(&spec.tags, &self.tags),
             walltime: self.walltime.or(spec.walltime),
             timing: self.timing_of(spec),
             nice: self.nice.unwrap_or(spec.nice),
@@ -151,6 +154,18 @@ impl AllocationChange {
             ..spec.clone()
         }
     }
+}
+
+/// Tags after a change; an empty value removes a tag.
+pub(super) fn changed_tags(before: &BTreeMap<String, String>, change: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let mut tags = before.clone();
+    for (name, value) in change {
+        match value.is_empty() {
+            true => drop(tags.remove(name)),
+            false => drop(tags.insert(name.clone(), value.clone())),
+        }
+    }
+    tags
 }
 
 impl Ledger {
@@ -176,6 +191,10 @@ impl Ledger {
         // A repetition whose first answer was lost.
         if next == *before {
             return Ok(Outcome::Done);
+        }
+        let version = allocation.version();
+        if let Some(expected) = change.expected_version.filter(|expected| *expected != version) {
+            return Err(Refusal::Update { id, why: UpdateRefusal::OtherVersion { expected, version } });
         }
         let task_walltime = next.walltime.filter(|_| allocation.is_task_group());
         next.validate().and_then(|()| check_task_walltime(task_walltime)).map_err(|error| Refusal::Malformed { why: error.to_string() })?;
@@ -287,7 +306,8 @@ impl Ledger {
     pub(super) fn replace_spec(&mut self, context: &mut ApplyContext, id: AllocationId, next: AllocationSpec) {
         let Some(allocation) = self.allocation_mut(context, id) else { return };
         let before = std::mem::replace(&mut allocation.spec, Arc::new(next));
-        allocation.submitted_values.get_or_insert_with(|| Box::new(SubmittedValues::of(&before)));
+        let submitted = allocation.submitted_values.get_or_insert_with(|| Box::new(SubmittedValues::of(&before)));
+        submitted.changes = submitted.changes.saturating_add(1);
         if holds_nodes(allocation.state) {
             let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
             context.changed.desired.extend(nodes);
@@ -305,6 +325,9 @@ fn details(before: &AllocationSpec, next: &AllocationSpec, state: AllocationStat
     let mut others = Vec::new();
     if next.name != before.name {
         others.push(format!("name {} instead of {}", next.name, before.name));
+    }
+    if next.project != before.project {
+        others.push(format!("project {} instead of {}", project_text(&next.project), project_text(&before.project)));
     }
     if next.preemption_class != before.preemption_class {
         others.push(format!("preemption class {} instead of {}", next.preemption_class, before.preemption_class));
@@ -348,8 +371,13 @@ fn scaling_details(before: &Scaling, next: &Scaling) -> Vec<String> {
     details
 }
 
+/// A project in an audit record.
+pub(super) fn project_text(project: &str) -> &str {
+    if project.is_empty() { "none" } else { project }
+}
+
 /// The first tags, and how many more there are.
-fn tags_text(tags: &BTreeMap<String, String>) -> String {
+pub(super) fn tags_text(tags: &BTreeMap<String, String>) -> String {
     if tags.is_empty() {
         return "none".to_owned();
     }

@@ -31,6 +31,8 @@ pub struct ListFilter {
     /// The vCluster whose queue they are or were in.
     pub vcluster: Option<String>,
     pub tenant: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
     /// A node of their current or latest claim.
     pub node: Option<NodeId>,
     /// Tags that they have, with these values.
@@ -257,7 +259,7 @@ impl Ledger {
     }
 
     fn is_let_through(&self, filter: &ListFilter, a: &Allocation) -> bool {
-        let ListFilter { user, name, vcluster, tenant, node, tags, lanes } = filter;
+        let ListFilter { user, name, vcluster, tenant, project, node, tags, lanes } = filter;
         let is_wanted = match *lanes {
             WantedLanes::LeftOut => a.lane.is_none() && a.replica.is_none(),
             WantedLanes::All => true,
@@ -270,6 +272,7 @@ impl Ledger {
             && name.as_ref().is_none_or(|name| a.spec.name == *name)
             && vcluster.as_ref().is_none_or(|vcluster| self.queue_of(&a.spec.vcluster) == vcluster)
             && tenant.as_ref().is_none_or(|tenant| a.spec.tenant == *tenant)
+            && project.as_ref().is_none_or(|project| a.spec.project == *project)
             && node.as_ref().is_none_or(|node| a.shares.rank_of(node).is_some())
             && tags.iter().all(|(tag, value)| a.spec.tags.get(tag) == Some(value))
     }

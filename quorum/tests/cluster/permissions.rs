@@ -12,17 +12,17 @@ use lattice_api::v1::raft_client::RaftClient;
 use lattice_ledger::access::TEXT_BYTES_MAX;
 use lattice_ledger::keyring::Secret;
 use lattice_ledger::{
-    ACCOUNTING_LEASE, Access, AccessKind, Action, AllocationChange, QuotaChange, Requester, ReservationChange, TenantChange, UsageOf,
-    VClusterChange, WhichTasks,
+    ACCOUNTING_LEASE, Access, AccessKind, Action, AllocationChange, Correction, QuotaChange, Requester, ReservationChange, TenantChange,
+    UsageOf, VClusterChange, WhichTasks,
 };
 use lattice_model::access::{
     MemberChange, MemberStep, ProjectChange, ProjectStep, Relation, Role as Granted, RoleBinding, Scopes, Subject, rule,
 };
 use lattice_model::access_token::{AccessToken, TokenId};
-use lattice_model::ended_work::AccountedUntil;
+use lattice_model::ended_work::{AccountedUntil, EndedWork};
 use lattice_model::{
-    AllocationId, AllocationSpec, AuditFilter, Boot, CheckpointId, Claim, Connectivity, DagId, DagStep, DagSubmission, Epoch, Exposed,
-    HoldKind, LaneReport, PreemptCause, Preemption, Principal, TaskSet, TelemetryMode,
+    AllocationId, AllocationSpec, AllocationState, AuditFilter, Boot, CheckpointId, Claim, Connectivity, DagId, DagStep, DagSubmission,
+    Epoch, Exposed, HoldKind, LaneReport, PreemptCause, Preemption, Principal, TaskSet, TelemetryMode, Timestamp, Used,
 };
 use lattice_pki::identity::Role;
 use lattice_quorum::permission::{Call, Grant, Person, name_of_person, person};
@@ -38,7 +38,7 @@ use std::time::Duration;
 use tonic::transport::{Channel, Endpoint, Uri};
 use uuid::Uuid;
 
-const ROLES: [Role; 4] = [Role::Quorum, Role::Api, Role::Node, Role::Operator];
+const ROLES: [Role; 5] = [Role::Quorum, Role::Api, Role::Node, Role::Operator, Role::Service];
 /// Enough for an answer; calls that are granted but cannot succeed are not waited for.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(400);
 
@@ -48,6 +48,7 @@ fn name(role: Role) -> &'static str {
         Role::Api => "n1",
         Role::Node => "n2",
         Role::Operator => "anna",
+        Role::Service => "account-ci",
     }
 }
 
@@ -161,6 +162,38 @@ fn missing_allocation() -> AllocationId {
     AllocationId(Uuid::from_u128(7))
 }
 
+fn correction() -> Box<Correction> {
+    let at = Timestamp(1);
+    let work = EndedWork {
+        sequence: 1,
+        allocation: missing_allocation(),
+        job: 1,
+        name: "walked".into(),
+        tenant: String::new(),
+        project: String::new(),
+        vcluster: String::new(),
+        user: owner().name,
+        uid: owner().uid,
+        tags: Default::default(),
+        state: AllocationState::Completed,
+        reason: String::new(),
+        exit_code: Some(0),
+        nodes: String::new(),
+        node_count: 0,
+        submitted_at: at,
+        claimed_at: None,
+        started_at: None,
+        ended_at: at,
+        requeue_count: 0,
+        preempted_count: 0,
+        used: Used::default(),
+        core_ms: 0,
+        part_of: None,
+        corrects: None,
+    };
+    Box::new(Correction { work, project: Some("higgs".into()), tags: Default::default() })
+}
+
 /// Every command for users, and every one for operators; about something that does not exist, if
 /// they would change what the other tests need.
 fn commands() -> (Vec<Action>, Vec<Action>) {
@@ -219,6 +252,8 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
             .by_login(["physics".to_owned()].into()),
         Action::CancelDag { id: DagId(id), by: owner() },
         Action::RevokeToken { id: TokenId(7), by: owner(), as_operator: false },
+        // No store has been seen, so it is refused.
+        Action::CorrectEndedWork { correction: correction(), by: owner(), as_operator: false },
     ];
     let of_operators = vec![
         Action::DrainUrgently { node: node.clone(), by: by.clone(), reason: reason.clone(), deadline: None, seed: id },

@@ -47,8 +47,12 @@ families! {
         "Ended allocations that this agent wrote into the accounting store.";
     ACCOUNTING_FAILURES = Counter "lattice_accounting_failures_total", Count, [], Agent, ACCOUNTING,
         "Attempts to store ended work that failed; the problems of the node say why.";
-    ACCOUNTING_WAITING = Gauge "lattice_accounting_waiting", Count, [], Agent, ACCOUNTING,
-        "Ended allocations that the accounting store does not have yet; only of the agent that stores.";
+    ACCOUNTING_SINK_DELIVERED = Counter "lattice_accounting_sink_delivered_total", Count, ["sink"], Agent, ACCOUNTING,
+        "Records of ended work that this agent delivered to a sink, http or file.";
+    ACCOUNTING_SINK_FAILURES = Counter "lattice_accounting_sink_failures_total", Count, ["sink"], Agent, ACCOUNTING,
+        "Deliveries to a sink that failed and are repeated; the problems of the node say why.";
+    ACCOUNTING_SINK_LAG = Gauge "lattice_accounting_sink_lag_seconds", Seconds, ["sink"], Agent, ACCOUNTING,
+        "Time since the end of the oldest work that is in the accounting store and not in a sink; 0: the sink has all. Only of the agent that delivers.";
     HEARTBEAT_SECONDS = Histogram "lattice_agent_heartbeat_latency_seconds", Seconds, [], Agent, "the session with the quorum",
         "From a heartbeat to the leader's acknowledgement.";
     STARTUP_SECONDS = Histogram "lattice_agent_allocation_startup_seconds", Seconds, [], Agent, "the allocations' tasks",

@@ -24,6 +24,7 @@ use lattice_api::v1::update_allocation_request::Walltime;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use tonic::Code;
 use utoipa::{IntoParams, OpenApi, ToSchema};
 
 /// The most allocations of a page.
@@ -99,6 +100,8 @@ struct ListParams {
     vcluster: Option<String>,
     /// Only those of this tenant.
     tenant: Option<String>,
+    /// Only those of this project.
+    project: Option<String>,
     /// Only those on this node.
     node: Option<String>,
     /// Only those with these tags, such as `campaign=42,owner=ada`.
@@ -142,6 +145,7 @@ async fn list_allocations(calls: Calls, uri: Uri, Params(params): Params<ListPar
         name: params.name.unwrap_or_default(),
         vcluster: params.vcluster.unwrap_or_default(),
         tenant: params.tenant.unwrap_or_default(),
+        project: params.project.unwrap_or_default(),
         node: params.node.unwrap_or_default(),
         lanes_of: params.lanes_of.unwrap_or_default(),
         tags: pairs("tag", params.tag.as_deref())?,
@@ -177,13 +181,7 @@ async fn get_allocation(
 
 /// The tag of what PATCH changes.
 fn tag_of(a: &v1::Allocation) -> Result<Tag, Problem> {
-    let tags: BTreeMap<&String, &String> = a.tags.iter().collect();
-    let scaling = a.scaling.as_ref().map(|scaling| {
-        let target = scaling.policy.as_ref().map(|policy| &policy.target);
-        (scaling.replicas_min, scaling.replicas_max, target)
-    });
-    let timing = a.timing.as_ref().map(|timing| (timing.begin_ms, timing.deadline_ms));
-    Tag::of(&(&a.id, &a.name, a.walltime_seconds, a.preemption_class, tags, scaling, (timing, a.nice, &a.comment)))
+    Tag::of(&(&a.id, a.version))
 }
 
 /// What is to change; the rest stays as it is.
@@ -197,6 +195,8 @@ struct AllocationChange {
     /// 0 to 10
     preemption_class: Option<u32>,
     name: Option<String>,
+    /// Empty: none.
+    project: Option<String>,
     /// These tags get these values, the others stay; null removes a tag.
     #[serde(default)]
     tags: BTreeMap<String, Option<String>>,
@@ -218,7 +218,7 @@ struct AllocationChange {
     comment: Option<String>,
 }
 
-/// Changes an allocation that has not ended.
+/// Changes an allocation that has not ended; or the project and the tags in the record of one that has.
 ///
 /// Durable when answered. With `If-Match`, only if it has that tag.
 #[utoipa::path(
@@ -241,15 +241,19 @@ async fn update_allocation(
         (None, Some(more)) => Some(Walltime::WalltimeMoreSeconds(more)),
         (None, None) => None,
     };
+    let mut expected_version = None;
     if if_match.is_given() {
         let now = calls.allocations().get(v1::GetAllocationRequest { key: key.clone(), stale: false }).await?.into_inner();
         if_match.check(Some(&tag_of(&now)?))?;
+        // The quorum compares it with the change: somebody else may be faster.
+        expected_version = Some(now.version);
     }
     let request = v1::UpdateAllocationRequest {
         key,
         walltime,
         preemption_class: change.preemption_class,
         name: change.name,
+        project: change.project,
         tags: change.tags.into_iter().map(|(name, value)| (name, value.unwrap_or_default())).collect(),
         replicas_min: change.replicas_min,
         replicas_max: change.replicas_max,
@@ -258,8 +262,13 @@ async fn update_allocation(
         deadline_ms: change.deadline_ms,
         nice: change.nice,
         comment: change.comment,
+        expected_version,
     };
-    let key = calls.allocations().update(request).await?.into_inner().id;
+    let key = match calls.allocations().update(request).await {
+        Ok(updated) => updated.into_inner().id,
+        Err(refused) if refused.code() == Code::Aborted => return Err(IfMatch::changed_meanwhile()),
+        Err(refused) => return Err(refused.into()),
+    };
     let now = calls.allocations().get(v1::GetAllocationRequest { key, stale: false }).await?.into_inner();
     Ok(tag_of(&now)?.on(&AllocationJson::from(&now)))
 }
@@ -301,20 +310,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tag_is_of_what_can_be_changed_and_of_nothing_else() {
+    fn the_tag_is_of_the_version_and_of_nothing_else() {
         let tag = |a: &v1::Allocation| tag_of(a).unwrap();
-        let first = v1::Allocation { id: "1f".into(), name: "sim".into(), tags: [("a".into(), "1".into())].into(), ..Default::default() };
+        let first = v1::Allocation { id: "1f".into(), name: "sim".into(), version: 1, ..Default::default() };
         let progress = v1::Allocation { state: "Running".into(), status_message: "x".into(), epoch: 4, ..first.clone() };
         assert_eq!(tag(&first), tag(&progress));
-        let changes = [
-            v1::Allocation { name: "run".into(), ..first.clone() },
-            v1::Allocation { walltime_seconds: 60, ..first.clone() },
-            v1::Allocation { preemption_class: Some(1), ..first.clone() },
-            v1::Allocation { tags: [("a".into(), "2".into())].into(), ..first.clone() },
-            v1::Allocation { scaling: Some(v1::Scaling { replicas_max: 3, ..Default::default() }), ..first.clone() },
-        ];
-        for changed in &changes {
-            assert_ne!(tag(&first), tag(changed));
-        }
+        assert_ne!(tag(&first), tag(&v1::Allocation { version: 2, ..first.clone() }));
+        assert_ne!(tag(&first), tag(&v1::Allocation { id: "2f".into(), ..first.clone() }));
     }
 }

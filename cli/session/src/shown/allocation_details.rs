@@ -35,6 +35,7 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
         ("ID", a.id.clone()),
         ("Job", job_numbers(a)),
         ("Name", a.name.clone()),
+        ("Project", a.project.clone()),
         ("Tags", tags(a)),
         ("Owner", a.owner.clone()),
         ("State", a.state.clone()),

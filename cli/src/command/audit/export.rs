@@ -46,14 +46,14 @@ fn begins(page: &v1::SignedAuditPage) -> u64 {
 
 /// Stdout, or a file that appears only when it is complete.
 pub(in crate::command) struct Out {
-    pub(in crate::command) to: Box<dyn Write>,
+    pub(in crate::command) to: Box<dyn Write + Send>,
     /// The temporary name of the file, and its final one.
     file: Option<(PathBuf, PathBuf)>,
 }
 
 impl Out {
     pub(in crate::command) fn open(path: Option<&Path>) -> Result<Self, Failure> {
-        let Some(path) = path else { return Ok(Self { to: Box::new(io::stdout().lock()), file: None }) };
+        let Some(path) = path else { return Ok(Self { to: Box::new(BufWriter::new(io::stdout())), file: None }) };
         let mut name: OsString = path.into();
         name.push(".partial");
         let partial = PathBuf::from(name);

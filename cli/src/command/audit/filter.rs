@@ -12,6 +12,7 @@ pub(super) fn filter(session: &Session, args: AuditFilterArgs) -> Result<v1::Aud
     let time = |flag, text: Option<String>| text.map(|text| parse_past(flag, &text, now)).transpose();
     Ok(v1::AuditFilter {
         user: args.user.unwrap_or_default(),
+        job: args.job.unwrap_or_default(),
         allocation: args.alloc.map(|typed| session.resolve_key(&typed)).transpose()?.unwrap_or_default(),
         node: args.node.unwrap_or_default(),
         types: args.types,

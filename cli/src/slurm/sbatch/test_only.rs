@@ -9,7 +9,6 @@ use lattice_api::v1;
 use lattice_cli_session::failure::Failure;
 use lattice_cli_session::message::write_message_line;
 use lattice_cli_session::session::Session;
-use lattice_cli_session::session::{Session, answer, now};
 use lattice_cli_syntax::compat::Compat;
 use lattice_model::time::Timestamp;
 use lattice_model::{NodeId, hostlist};

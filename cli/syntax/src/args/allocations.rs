@@ -24,7 +24,7 @@ pub struct Explain {
 pub struct Status {
     /// One allocation: its job number, its id, the beginning of it, or @last; or one task of a task group, or one replica
     /// of a scaled service: 'ID[7]'
-    #[arg(conflicts_with_all = ["all", "state", "limit", "user", "name", "vcluster", "tenant", "node", "tags", "count", "sort", "since", "each"])]
+    #[arg(conflicts_with_all = ["all", "state", "limit", "user", "name", "vcluster", "tenant", "project", "node", "tags", "count", "sort", "since", "each"])]
     pub id: Option<OneTarget>,
     /// Show the tasks of a task group: a line for each state and exit code. -o wide, json and yaml have a record for each
     /// range of indices
@@ -150,6 +150,9 @@ pub struct StatusFilter {
     /// Only this tenant's
     #[arg(long, value_name = "NAME")]
     pub tenant: Option<String>,
+    /// Only this project's
+    #[arg(long, value_name = "NAME")]
+    pub project: Option<String>,
     /// Only those that have this node, or had it at their end
     #[arg(long, value_name = "NODE")]
     pub node: Option<String>,

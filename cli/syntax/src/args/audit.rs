@@ -1,5 +1,6 @@
 //! `lattice audit …`.
 
+use crate::tasks::parse_job;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -22,6 +23,8 @@ pub enum AuditCommand {
 const AUDIT_QUERY_EXAMPLES: &str = "Examples:
   lattice audit query --alloc 1f0c9a4e
       the whole history of one allocation
+  lattice audit query --job 4711
+      the same, by its job number
   lattice audit query --user alice --since 2026-03-01 --until 2026-03-15
       what alice did, and what was done to alice's allocations, in two weeks
   lattice audit query --type attach-started,logs-read --since 1d -o json
@@ -41,6 +44,9 @@ pub struct AuditFilterArgs {
     /// About this allocation: its id, the beginning of it, or @last
     #[arg(long, value_name = "ID")]
     pub alloc: Option<String>,
+    /// About the allocation with this job number, also of one that ended long ago, if the site keeps accounts
+    #[arg(long, value_name = "NUMBER", conflicts_with = "alloc", value_parser = parse_job)]
+    pub job: Option<u64>,
     /// About this node
     #[arg(long, value_name = "NODE")]
     pub node: Option<String>,

@@ -1,6 +1,7 @@
 //! `lattice history`.
 
 use crate::flags::parse_tag;
+use crate::tasks::parse_job;
 use clap::Args;
 use lattice_api::allocation::{UnknownState, state_from_name};
 use lattice_model::AllocationState;
@@ -64,7 +65,7 @@ pub struct HistoryFilter {
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// Only those with these job numbers, whenever they ended; may be given more than once, and with commas
-    #[arg(long, value_name = "NUMBER", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "NUMBER", value_delimiter = ',', value_parser = parse_job)]
     pub job: Vec<u64>,
     /// Only those with this tag and value; may be given more than once, and with commas: all of them must hold
     #[arg(long = "tag", visible_alias = "tags", value_name = "NAME=VALUE", value_delimiter = ',', value_parser = parse_tag)]

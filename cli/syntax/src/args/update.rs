@@ -16,6 +16,8 @@ const UPDATE_HELP: &str = "Examples:
   lattice update 1f0c9a4e --preemption-class 4 --name night-run
   lattice update 1f0c9a4e --tag campaign=42,quality=
       the tag campaign is 42, and there is no tag quality
+  lattice update 4711 --project higgs
+      its use counts for the project higgs from its present claim on
   lattice update 1f0c9a4e --begin tomorrow --nice 30
       it waits until tomorrow, and behind equal work that came up to half an
       hour later
@@ -25,8 +27,8 @@ const UPDATE_HELP: &str = "Examples:
 The owner and admins of the work's tenant may change all of this while the work
 waits for nodes or is held. While it has nodes, they may shorten the walltime,
 to at least a minute more than the work has run, lower the class, and change
-name, tags and comment. Operators may also lengthen the walltime and raise the
-class then. If one change is refused, nothing changes.
+name, project, tags and comment. Operators may also lengthen the walltime and
+raise the class then. If one change is refused, nothing changes.
 
 --begin and --deadline are for work that has not begun. Work that is in its
 queue keeps its place there; --nice moves it.
@@ -39,6 +41,11 @@ replicas that get nodes from then on. Those that have nodes keep what they had.
 once: if fewer or more replicas are wanted than the bounds allow, replicas leave
 or are created. The windows of --scale-up-window and --scale-down-window begin
 anew with another target. The metric itself cannot be changed.
+
+Of work that has ended, --project and --tag can be changed, in the record that
+`lattice history` shows, if the cluster keeps accounts. `lattice usage` and
+budgets stay as they are. Work that `lattice status` does not show any more is
+named by its job number.
 
 A node that is cut off gets the new walltime when it is connected again. The
 work's environment keeps the name with which its attempt began. Who changed what
@@ -69,6 +76,9 @@ pub struct Changes {
     /// A name for people
     #[arg(short = 'J', long, alias = "job-name", value_name = "NAME")]
     pub name: Option<String>,
+    /// The project that it belongs to; empty: none
+    #[arg(long, value_name = "NAME")]
+    pub project: Option<String>,
     /// A label, and its new value; NAME= removes it. May be given more than once, and with commas; other tags stay
     #[arg(long = "tag", visible_alias = "tags", value_name = "NAME=VALUE", value_delimiter = ',', value_parser = parse_tag_change)]
     pub tags: Vec<(String, String)>,
@@ -198,8 +208,9 @@ mod tests {
         assert!(parsed(&["--name", "x"]).is_err(), "of what?");
         assert!(parsed(&["1", "--preemption-class", "11"]).is_err());
         let Update { ids, changes } = parsed(&["1", "2", "-t", "+1h", "--priority", "7", "-J", "x", "--tags", "a=1,b="]).unwrap();
-        let Changes { walltime, preemption_class, name, tags, min_nodes, max_nodes, scale_target, begin, deadline, nice, comment } =
+        let Changes { walltime, preemption_class, name, project, tags, min_nodes, max_nodes, scale_target, begin, deadline, nice, comment } =
             changes;
+        assert_eq!(project, None);
         assert_eq!((min_nodes, max_nodes, scale_target), (None, None, None));
         assert_eq!((begin, deadline, nice, comment), (None, None, None, None));
         assert_eq!(tags, [("a".to_owned(), "1".to_owned()), ("b".to_owned(), String::new())]);

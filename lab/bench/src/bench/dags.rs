@@ -30,7 +30,6 @@ use lattice_lab::interrupt;
 use lattice_lab::lattice::Lattice;
 use lattice_lab::machine::{self, Machine};
 use lattice_lab::up;
-use lattice_lab::up::{self, Options as UpOptions};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

@@ -181,6 +181,7 @@ fn ended(sequence: u64) -> EndedWork {
         used: Used { node_ms: 4 * 1_790_000, gpu_ms: 16 * 1_790_000 },
         core_ms: 256 * 1_790_000,
         part_of: None,
+        corrects: None,
     }
 }
 

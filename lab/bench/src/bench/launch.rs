@@ -12,7 +12,6 @@ use lattice_lab::lattice::{Lattice, rows};
 use lattice_lab::machine::{self, Machine};
 use lattice_lab::process::until;
 use lattice_lab::up;
-use lattice_lab::up::{self, Options as UpOptions};
 use lattice_lab::{binaries::Binaries, interrupt};
 use std::path::Path;
 use std::process::Command;

@@ -24,7 +24,6 @@ use lattice_lab::interrupt;
 use lattice_lab::lattice::Lattice;
 use lattice_lab::machine::{self, Machine};
 use lattice_lab::up;
-use lattice_lab::up::{self, Options as UpOptions};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

@@ -391,6 +391,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let walltime = std::time::Duration::from_secs(if hold { 120 } else { 90_000 });
             let change = AllocationChange {
                 name: hold.then(|| format!("name{number}")),
+                project: hold.then(|| format!("project{}", number % 2)),
                 walltime: Some(walltime).filter(|_| !is_service),
                 preemption_class: Some(number as u8 % 11),
                 tags: [("t".to_owned(), if hold { "1".to_owned() } else { String::new() })].into(),
@@ -399,6 +400,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                 deadline: None,
                 nice: Some(number as i32 % 7),
                 comment: None,
+                expected_version: (number == 7).then_some(1),
             };
             Action::UpdateAllocation { allocation, by, change, as_operator: number % 2 == 0 }
         }

@@ -79,7 +79,7 @@ const SCALED_SERVICE_BYTES: usize = 352;
 /// An order to measure in more detail, with its block.
 const TELEMETRY_ORDER_BYTES: usize = 96;
 /// The submitted values of what was changed, with their block.
-const SUBMITTED_BYTES: usize = 104;
+const SUBMITTED_BYTES: usize = 136;
 /// The submitted bounds in time, `nice` and the comment, with their block.
 const SUBMITTED_PLACE_BYTES: usize = 64;
 /// The place of a step in its DAG, with its block.
@@ -222,6 +222,7 @@ pub fn ended_work_bytes(work: &EndedWork) -> usize {
         used: _,
         core_ms: _,
         part_of: _,
+        corrects: _,
     } = work;
     let texts = [name, tenant, project, vcluster, user, reason, nodes].into_iter().map(|text| text_bytes(text));
     ENDED_WORK_BYTES + texts.sum::<usize>() + pairs_bytes(tags)
@@ -427,11 +428,12 @@ fn dependencies_bytes(Dependencies { parents, predecessor: _, begin: _, eligible
     DEPENDENCIES_BYTES + parents.iter().map(parent).sum::<usize>()
 }
 
-fn submitted_bytes(SubmittedValues { name, walltime: _, preemption_class: _, tags, scaling, place }: &SubmittedValues) -> usize {
+fn submitted_bytes(values: &SubmittedValues) -> usize {
+    let SubmittedValues { name, walltime: _, preemption_class: _, project, tags, scaling, changes: _, place } = values;
     let place = place.as_deref().map_or(0, |SubmittedPlace { timing, nice: _, comment }| {
         SUBMITTED_PLACE_BYTES + timing.as_ref().map_or(0, |_| TIMING_BYTES) + text_bytes(comment)
     });
-    SUBMITTED_BYTES + text_bytes(name) + pairs_bytes(tags) + scaling.as_deref().map_or(0, scaling_bytes) + place
+    SUBMITTED_BYTES + text_bytes(name) + text_bytes(project) + pairs_bytes(tags) + scaling.as_deref().map_or(0, scaling_bytes) + place
 }
 
 fn attempt_bytes(attempt: &Attempt) -> usize {

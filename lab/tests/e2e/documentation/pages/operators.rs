@@ -12,7 +12,7 @@ pub const OPERATORS: Manual = Manual { folder: "how-to/operators", plans: "pages
 /// The page's node, and the cluster's.
 const NODE: (&str, &str) = ("n7", "n4");
 
-const PAGES: [(&str, Plan); 47] = [
+const PAGES: [(&str, Plan); 48] = [
     ("accounting", Plan::CannotRun("no agent of this cluster has a store; accounting tests it")),
     (
         "add-nodes",

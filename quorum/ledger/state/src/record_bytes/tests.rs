@@ -112,8 +112,16 @@ fn long_allocations() -> Vec<(&'static str, Allocation)> {
     with("owner", &|a| a.owner.name = long());
     with("groups", &|a| a.owner.groups = vec![7; LONG]);
     let tags = (0..500).map(|number| (format!("name{number}"), "1".to_owned())).collect();
-    let submitted =
-        SubmittedValues { name: long(), walltime: Some(Duration::from_secs(1)), preemption_class: 5, tags, scaling: None, place: None };
+    let submitted = SubmittedValues {
+        name: long(),
+        walltime: Some(Duration::from_secs(1)),
+        preemption_class: 5,
+        project: long(),
+        tags,
+        scaling: None,
+        changes: u64::MAX,
+        place: None,
+    };
     with("submitted name and tags", &|a| a.submitted_values = Some(Box::new(submitted.clone())));
     let resources = Resources { cores: 1, memory_bytes: 1 << 40, gpus: 1 };
     let share = |number: usize| Share { node: format!("{number:063}").parse().unwrap(), resources, phase: SharePhase::Prepared };
@@ -413,6 +421,7 @@ fn no_text_of_ended_work_is_left_out() {
         used: Used { node_ms: u64::MAX, gpu_ms: u64::MAX },
         core_ms: u64::MAX,
         part_of: Some(Uuid::from_u128(2)),
+        corrects: Some(u64::MAX),
     };
     assert!(ended_work_bytes(&plain) >= serialized(&plain));
     let tags = (0..500).map(|number| (format!("name{number}"), "1".to_owned())).collect();
