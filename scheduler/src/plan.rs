@@ -418,8 +418,9 @@ impl<'a> Planner<'a> {
             return Decision::Blocked { obstacle, later: true };
         }
         let floor_ms = if is_fifo { progress.floor_ms } else { 0 };
-        progress.look_at(2 * self.classes.all[class].candidates.len());
-        let found = reserve::find(&self.state, &self.classes.all[class], self.headroom.quotas_later(), allocation, floor_ms);
+        let (of_class, quotas, mut searches) = (&self.classes.all[class], self.headroom.quotas_later(), 0);
+        let found = reserve::find(&self.state, of_class, quotas, allocation, floor_ms, &mut searches);
+        progress.look_at(2 * searches * of_class.candidates.len());
         let window = allocation.spec.reservation.as_ref().and_then(|name| self.state.view.reservations.get(name));
         if let (Found::Reservation(found), Some(window)) = (&found, window)
             && window.is_over(Timestamp(found.start_ms))
