@@ -269,7 +269,8 @@ impl<'a> Planner<'a> {
     fn begin_form(&mut self, of: &Queue<'a>, queue: usize, form: Waiting<'a>) -> Option<Vec<usize>> {
         let (Waiting { allocation, class }, progress) = (form, &self.progress[queue]);
         let is_stopped = is_fifo(of) && progress.is_stopped;
-        if is_stopped || progress.looks_left == 0 || self.headroom.obstacle(allocation).is_some() {
+        let is_closed = Obstacle::of_reservation(self.state.view, allocation, Timestamp(self.state.now_ms)).is_some();
+        if is_closed || is_stopped || progress.looks_left == 0 || self.headroom.obstacle(allocation).is_some() {
             return None;
         }
         let until_ms = self.state.now_ms.saturating_add(duration_at_ms(&allocation.spec, self.state.now_ms)?);
