@@ -1,6 +1,7 @@
 //! Nodes that operators set aside for a time: exact plans.
 
 use crate::backfill_tests::{began, lasting, placed, reason, starts, summary};
+use crate::spread_tests::spread;
 use crate::tests::{NOW, id, pending, view, with_plan};
 use crate::{Outlook, View, explain};
 use lattice_model::test_builders::spec_of;
@@ -103,6 +104,14 @@ fn work_that_names_a_reservation_waits_for_its_start_and_is_in_nobodys_way() {
     assert_eq!(placed(&v), [(id(2), vec!["n1".into()])]);
     assert_eq!((reason(&v, 1), start_in_minutes(&v, 1)), ("reservation to come: course".to_owned(), Some(30)));
     assert_eq!(summary(&v, 1), "waits for the start of reservation course, 1970-01-01T01:30:00.000Z");
+}
+
+#[test]
+fn work_whose_ranks_are_spread_waits_for_the_start_too() {
+    let waits = || view(2, vec![naming(spread(1, 2, true), "course")]);
+    let v = with_window(waits(), "course", "n[1-2]", (30, 90));
+    assert_eq!((placed(&v), reason(&v, 1)), (vec![], "reservation to come: course".to_owned()));
+    assert_eq!(placed(&with_window(waits(), "course", "n[1-2]", (-1, 90))), [(id(1), vec!["n1".into()])]);
 }
 
 #[test]
