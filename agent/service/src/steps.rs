@@ -96,7 +96,7 @@ async fn launches(api: &Api, user: &Principal, allocation: &Allocation, run: &Ru
     };
     let place = Place {
         tenant: allocation.spec.tenant.clone(),
-        project: allocation.spec.project.clone(),
+        project: allocation.stored_project().to_owned(),
         allocation: allocation.id,
         epoch: run.epoch,
     };
