@@ -93,8 +93,9 @@ impl AccountingService for Api {
         self.user(&request).await?;
         let caller = self.caller(&request).await?;
         let mut shown = self.accounting_status().await?;
-        if !shown.problem.is_empty() && !self.sees_causes(&caller).await? {
-            DEGRADED.clone_into(&mut shown.problem);
+        let has_causes = !shown.problem.is_empty() || !shown.sinks.is_empty();
+        if has_causes && !self.sees_causes(&caller).await? {
+            hide_causes(&mut shown);
         }
         Ok(Response::new(shown))
     }
@@ -172,6 +173,22 @@ impl Api {
 
 /// What everybody sees of a problem.
 const DEGRADED: &str = "degraded: ended work is not stored at present, and waits; operators see why";
+/// What everybody sees of a sink's problem.
+const SINK_DEGRADED: &str = "degraded: records are not delivered at present, and wait; operators see why";
+
+/// Removes what names machines and what lies there.
+fn hide_causes(shown: &mut v1::AccountingStatusResponse) {
+    let replace = |text: &mut String, by: &str| {
+        if !text.is_empty() {
+            by.clone_into(text);
+        }
+    };
+    replace(&mut shown.problem, DEGRADED);
+    for sink in &mut shown.sinks {
+        sink.target.clear();
+        replace(&mut sink.problem, SINK_DEGRADED);
+    }
+}
 
 fn problem(problem: String) -> stores::StoreReport {
     stores::StoreReport { problem, ..stores::StoreReport::default() }
@@ -248,6 +265,7 @@ fn question(asked: v1::HistoryRequest, visible: Visible, kind: HistoryKind) -> R
         kind,
         states,
         jobs: asked.jobs,
+        part_of: None,
         after,
         user: asked.user,
         tenant: asked.tenant,
@@ -340,6 +358,15 @@ mod tests {
         assert_eq!(of(&operator, "AccountingService/History"), Visible::All);
         assert_eq!(of(&operator, "AccountingService/Export"), Visible::All);
         assert_eq!(of(&Roles::default(), "AccountingService/Export"), Visible::Only { own, tenants: BTreeMap::new() });
+    }
+
+    #[test]
+    fn what_a_sink_is_and_why_it_fails_are_for_operators() {
+        let sink = |problem: &str| v1::AccountingSink { target: "https://h/x".into(), problem: problem.into(), ..Default::default() };
+        let mut shown = v1::AccountingStatusResponse { sinks: vec![sink(""), sink("h answers 503")], ..Default::default() };
+        hide_causes(&mut shown);
+        assert!(shown.problem.is_empty() && shown.sinks.iter().all(|sink| sink.target.is_empty()));
+        assert_eq!([shown.sinks[0].problem.as_str(), shown.sinks[1].problem.as_str()], ["", SINK_DEGRADED]);
     }
 
     #[test]

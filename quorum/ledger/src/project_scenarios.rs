@@ -1,7 +1,7 @@
 //! Projects of tenants: what work may name, and whose work each takes.
 
 use super::scenarios::{Story, id, spec, user};
-use super::{Action, Outcome, QuotaChange, Refusal, SoftLimitsChange, TenantChange};
+use super::{Action, AllocationChange, Outcome, QuotaChange, Refusal, SoftLimitsChange, TenantChange};
 use lattice_model::access::{Project, ProjectChange, ProjectStep, Subject};
 use lattice_model::{AllocationSpec, AuditAction, Principal, RequeuePolicy};
 
@@ -49,6 +49,24 @@ fn work_of_a_tenant_with_projects_names_one_of_them_or_none() {
     s.done(change("higgs", ProjectStep::Delete));
     submit(&mut s, 5, "label", &user(7)).unwrap();
     assert!(matches!(s.act(change("higgs", ProjectStep::Delete)), Err(Refusal::NoSuchProject { .. })));
+}
+
+#[test]
+fn work_gets_no_project_later_that_a_submission_could_not_name() {
+    let mut s = story();
+    s.done(change("higgs", ProjectStep::Create));
+    s.done(add("higgs", 7));
+    submit(&mut s, 1, "", &user(7)).unwrap();
+    submit(&mut s, 2, "", &user(8)).unwrap();
+    let update = |number, by, project: &str| {
+        let change = AllocationChange { project: Some(project.to_owned()), ..AllocationChange::default() };
+        Action::UpdateAllocation { allocation: id(number), by: user(by), change, as_operator: by == 0 }
+    };
+    s.done(update(1, 7, "higgs"));
+    assert!(matches!(s.act(update(1, 7, "label")), Err(Refusal::NoSuchProject { .. })));
+    assert!(matches!(s.act(update(2, 8, "higgs")), Err(Refusal::NotOfProject { .. })));
+    assert!(matches!(s.act(update(2, 0, "higgs")), Err(Refusal::NotOfProject { .. })), "the owner counts");
+    s.done(update(1, 7, ""));
 }
 
 #[test]
