@@ -143,6 +143,10 @@ impl Ledger {
             ..before.clone()
         };
         check_project_and_tags(&next.project, &next.tags).map_err(|error| Refusal::Malformed { why: error.to_string() })?;
+        // An operator may name what is not registered any more, and whom a project has lost since.
+        if next.project != before.project && !as_operator {
+            self.admits_to_project(&next.tenant, &next.project, &owner)?;
+        }
         let mut changes = Vec::new();
         if next.project != before.project {
             changes.push(format!("project {} instead of {}", project_text(&next.project), project_text(&before.project)));
