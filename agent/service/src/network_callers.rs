@@ -1,5 +1,6 @@
 //! Callers on the network: which methods their tokens or certificates open, how many streams one account may have, and that
-//! a stream ends when its token or certificate expires, or its token is revoked. A terminal of a person who logged in lasts longer than the token.
+//! a stream ends when its token or certificate expires, or its token is revoked. A terminal of a person who logged in lasts
+//! longer than the token.
 
 use super::connections::{Authentication, NetworkPeer};
 use super::revocations::{Revocations, Revoked};
