@@ -148,7 +148,10 @@ impl Ledger {
         check_project_and_tags(&next.project, &next.tags).map_err(|error| Refusal::Malformed { why: error.to_string() })?;
         let mut changes = Vec::new();
         if next.project != now.project {
-            self.takes_work_of(&tenant, &next.project, &owner)?;
+            // An operator may name what is not registered any more, and whom a project has lost since.
+            if !as_operator {
+                self.admits_to_project(&tenant, &next.project, &owner)?;
+            }
             changes.push(format!("project {} instead of {}", project_text(&next.project), project_text(&now.project)));
         }
         if next.tags != now.tags {

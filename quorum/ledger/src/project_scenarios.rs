@@ -98,6 +98,31 @@ fn a_project_takes_work_of_its_members_from_the_first_one_on() {
 }
 
 #[test]
+fn a_change_of_the_project_is_admitted_as_a_submission_is() {
+    let mut s = story();
+    for project in ["higgs", "open"] {
+        s.done(change(project, ProjectStep::Create));
+    }
+    s.done(add("higgs", 7));
+    submit(&mut s, 1, "", &user(7)).unwrap();
+    submit(&mut s, 2, "", &user(8)).unwrap();
+    let update = |number: u128, by: u32, project: &str| {
+        let change = AllocationChange { project: Some(project.to_owned()), ..AllocationChange::default() };
+        Action::UpdateAllocation { allocation: id(number), by: user(by), change, as_operator: false }
+    };
+    s.done(update(1, 7, "higgs"));
+    assert!(matches!(s.act(update(2, 8, "higgs")), Err(Refusal::NotOfProject { .. })));
+    assert!(matches!(s.act(update(2, 8, "label")), Err(Refusal::NoSuchProject { .. })));
+    s.done(update(2, 8, "open"));
+    s.done(update(2, 8, ""));
+    // What it has stays, whoever has left since.
+    s.done(change("higgs", ProjectStep::Remove { account: account(7).name() }));
+    let renamed = AllocationChange { name: Some("other".to_owned()), ..AllocationChange::default() };
+    s.done(Action::UpdateAllocation { allocation: id(1), by: user(7), change: renamed, as_operator: false });
+    assert_eq!(s.ledger.allocation(id(1)).unwrap().spec.project, "higgs");
+}
+
+#[test]
 fn malformed_changes_and_too_many_are_refused_and_change_nothing() {
     let mut s = story();
     for project in ["", "a/b", "a\nb"] {

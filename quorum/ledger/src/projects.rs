@@ -17,7 +17,7 @@ use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_ledger_state::projects::ProjectRecord;
 use lattice_model::access::{self, Project, ProjectChange, ProjectStep, SubjectName};
 use lattice_model::count::counted;
-use lattice_model::{AllocationSpec, AuditAction, Principal};
+use lattice_model::{AuditAction, Principal};
 
 /// Largest number of projects of one tenant.
 const PROJECTS_OF_TENANT_MAX: usize = if cfg!(test) { 10 } else { 1000 };
@@ -146,13 +146,8 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Refuses work whose project is not registered, or takes no work of this owner. The specification has its tenant.
-    pub(super) fn admits_to_project(&self, spec: &AllocationSpec, owner: &Principal) -> Result<(), Refusal> {
-        self.takes_work_of(&spec.tenant, &spec.project, owner)
-    }
-
-    /// As [`Self::admits_to_project`], for a tenant and a project.
-    pub(super) fn takes_work_of(&self, tenant: &str, project: &str, owner: &Principal) -> Result<(), Refusal> {
+    /// Refuses work of this tenant whose project is not registered, or takes no work of this owner.
+    pub(super) fn admits_to_project(&self, tenant: &str, project: &str, owner: &Principal) -> Result<(), Refusal> {
         let Some(projects) = self.projects.of_tenant(tenant).filter(|_| !project.is_empty()) else { return Ok(()) };
         let record = projects.get(project).ok_or_else(|| no_such_project(tenant, project))?;
         let account = access::Subject::User { name: owner.name.clone(), uid: owner.uid };
