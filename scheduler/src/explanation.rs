@@ -75,7 +75,7 @@ fn of_reservation(plan: &Plan<'_>, planned: &Planned<'_>, node: usize) -> Option
     if let Some(name) = own
         && !plan.state.view.reservations.get(name).is_some_and(|own| own.nodes.contains(&plan.state.nodes[node].id))
     {
-        return Some(WhyNot::Lacks(format!("is not of reservation {name}")));
+        return Some(WhyNot::Lacks(format!("is not a node of reservation {name}")));
     }
     let until_ms = plan.state.now_ms.saturating_add(duration_ms(&planned.allocation.spec));
     let in_way = plan.state.windows.first(node, own, plan.state.now_ms, until_ms)?;

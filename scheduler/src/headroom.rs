@@ -147,7 +147,7 @@ impl Obstacle {
             Self::NoReservation(name) => format!("reservation deleted: {name}"),
             Self::NotOfReservation(name) => format!("reservation for others: {name}"),
             Self::ReservationOver { name, .. } => format!("reservation over: {name}"),
-            Self::BeforeReservation { name, .. } => format!("reservation to come: {name}"),
+            Self::BeforeReservation { name, .. } => format!("reservation not open yet: {name}"),
             Self::ReservationFull { name, .. } => format!("reservation ends too soon: {name}"),
         }
     }

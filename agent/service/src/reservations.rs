@@ -27,7 +27,7 @@ fn shown(reservation: Reservation, cluster: &Cluster, now: Timestamp) -> v1::Res
     let state = match (reservation.is_over(now), reservation.is_open(now)) {
         (true, _) => "Over",
         (false, true) => "Open",
-        (false, false) => "ToCome",
+        (false, false) => "Pending",
     };
     let Reservation { name, nodes, start, end, tenants, users, maintenance, comment, created_by, created_at, revision: _ } = reservation;
     v1::Reservation {

@@ -194,7 +194,7 @@ fn sinks(w: &World) {
     assert_eq!((text(&failed, "state").as_str(), &failed["exit_code"]), ("Failed", &3.into()), "{failed}");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let shown = w.ok(&["admin", "accounting", "status"]);
-    assert!(shown.contains("http: has all up to ") && !shown.contains("geheim"), "{shown}");
+    assert!(shown.contains("http: delivered up to ") && !shown.contains("geheim"), "{shown}");
 
     // The server refuses: nothing is skipped, and the reason is shown.
     server.set(Mode::Refuse);

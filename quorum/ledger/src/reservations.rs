@@ -1,7 +1,7 @@
 //! Advance reservations: nodes that operators set aside for a time.
 //!
 //! ```text
-//!   SetReservation ──▶ to come ── start ──▶ open ── end ──▶ over ── a week, or others need its place ──▶ forgotten
+//!   SetReservation ──▶ pending ── start ──▶ open ── end ──▶ over ── a week, or there are too many ──▶ forgotten
 //!   a claim of other work: only if it has ended before the start, or begins after the end
 //!   a claim of work that names it: while it is open, on its nodes alone
 //! ```
@@ -25,12 +25,12 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Largest number of reservations. Those that are over give their places to new ones.
+/// Largest number of reservations. Those that are over are forgotten for new ones.
 pub(super) const RESERVATIONS_MAX: usize = if cfg!(test) { 8 } else { 256 };
 /// Largest number of nodes of all reservations together.
 const NODES_OF_ALL_MAX: usize = 2 * NODES_MAX;
 /// How long reservations that are over are listed, in milliseconds.
-const OVER_KEPT_MS: u64 = 7 * DAY_MS;
+const OVER_LISTED_MS: u64 = 7 * DAY_MS;
 /// Largest size of a list of nodes in an audit record, in bytes.
 const NODES_LISTED_BYTES_MAX: usize = 200;
 
@@ -109,9 +109,9 @@ impl Ledger {
         if let Some(node) = change.nodes.iter().flatten().find(|node| !self.nodes.contains_key(*node)) {
             return Err(Refusal::NoSuchNode { node: node.clone() });
         }
-        self.is_possible(&next, context.at)?;
+        self.check_possible(&next, context.at)?;
         if known.is_none() {
-            self.make_place(context)?;
+            self.forget_over(context)?;
         }
         let others = self.reservations.values().filter(|other| other.name != *name).map(|other| other.nodes.len());
         if others.sum::<usize>() + next.nodes.len() > NODES_OF_ALL_MAX {
@@ -139,8 +139,8 @@ impl Ledger {
         self.record(context, by, AuditAction::ReservationDeleted, Subject::default(), detail);
     }
 
-    /// Refuses one that cannot be kept, or whose nodes another one has at that time.
-    fn is_possible(&self, reservation: &Reservation, now: Timestamp) -> Result<(), Refusal> {
+    /// Refuses a reservation that is not valid, or whose nodes another one has at that time.
+    fn check_possible(&self, reservation: &Reservation, now: Timestamp) -> Result<(), Refusal> {
         let malformed = |why: String| Err(Refusal::Malformed { why });
         if let Some(fault) = reservation.fault() {
             return malformed(fault);
@@ -163,11 +163,11 @@ impl Ledger {
         }
     }
 
-    /// Forgets what has been over for long, or if there is no place for one more, all that is over.
-    fn make_place(&mut self, context: &mut ApplyContext) -> Result<(), Refusal> {
-        for kept_ms in [OVER_KEPT_MS, 0] {
-            let is_forgotten = |r: &&Arc<Reservation>| r.is_over(context.at) && context.at.since_ms(r.end) >= kept_ms;
-            if kept_ms == 0 && self.reservations.len() < RESERVATIONS_MAX {
+    /// Forgets what has been over for long, or if there may be no more, all that is over.
+    fn forget_over(&mut self, context: &mut ApplyContext) -> Result<(), Refusal> {
+        for listed_ms in [OVER_LISTED_MS, 0] {
+            let is_forgotten = |r: &&Arc<Reservation>| r.is_over(context.at) && context.at.since_ms(r.end) >= listed_ms;
+            if listed_ms == 0 && self.reservations.len() < RESERVATIONS_MAX {
                 break;
             }
             let over: Vec<String> = self.reservations.values().filter(is_forgotten).map(|r| r.name.clone()).collect();
@@ -238,7 +238,7 @@ impl Ledger {
         let conflict = |ClaimShare { node, .. }: &ClaimShare| {
             let other = in_way.iter().find(|other| other.nodes.contains(node));
             let why = match (own.filter(|own| !own.nodes.contains(node)), other) {
-                (Some(own), _) => format!("is not of reservation {}", own.name),
+                (Some(own), _) => format!("is not a node of reservation {}", own.name),
                 (None, Some(other)) => format!("is set aside by reservation {} from {} to {}", other.name, other.start, other.end),
                 (None, None) => return None,
             };
