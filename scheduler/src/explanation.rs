@@ -68,8 +68,8 @@ pub fn explain(view: &View, allocation: &Allocation, now: Timestamp) -> Explanat
     Explanation { summary, start: plan.expected(planned).start, nodes, score: plan.score(planned), sooner }
 }
 
-/// The reservation by which the node is set aside for others before this one would have ended, or of which the node is
-/// not.
+/// What a reservation says against this node: it sets the node aside for others before this work would have ended, or the
+/// work names it and the node is not one of its nodes.
 fn of_reservation(plan: &Plan<'_>, planned: &Planned<'_>, node: usize) -> Option<WhyNot> {
     let own = planned.allocation.spec.reservation.as_deref();
     if let Some(name) = own

@@ -1,7 +1,7 @@
 //! `steps.jsonl`: the steps of an allocation, beside its output on its head. A line for each event.
 //!
 //! ```text
-//!   head of a launch ── began, ended ──▶ steps.jsonl ── at the allocation's end ──▶ LogStore: steps/<epoch>.json
+//!   head of a launch ── began, ended ──▶ steps.jsonl ── at the allocation's end ──▶ LogStore: steps/<epoch>.jsonl
 //! ```
 //!
 //! The file survives the agent and is bounded: above [`FILE_BYTES_MAX`] it is replaced by what its events add

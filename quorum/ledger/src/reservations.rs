@@ -188,7 +188,7 @@ impl Ledger {
         Refusal::NoSuchReservation { name, meant }
     }
 
-    /// Refuses a submission to a reservation that there is not, that is over, that its owner may not use, or that
+    /// Refuses a submission to a reservation that does not exist, that is over, that its owner may not use, or that
     /// has fewer nodes.
     pub(super) fn admits_to_reservation(&self, spec: &AllocationSpec, owner: &Principal, now: Timestamp) -> Result<(), Refusal> {
         let Some(name) = &spec.reservation else { return Ok(()) };
