@@ -11,7 +11,7 @@ use crate::launch::LaunchSpec;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Limit of the steps that are remembered of an allocation. Of older ones only the number is.
+/// Limit of the steps that are remembered of an allocation. Older ones are only counted.
 pub const STEPS_MAX: usize = 1000;
 /// Limit of a step's name, in characters.
 pub const STEP_NAME_CHARS_MAX: usize = 64;

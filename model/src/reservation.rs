@@ -92,7 +92,7 @@ impl Reservation {
             return Some("a reservation's name has 1 to 64 letters, digits, dots, dashes and underscores".to_owned());
         }
         if self.nodes.is_empty() {
-            return Some("which nodes? Give at least one".to_owned());
+            return Some("a reservation has at least one node: name its nodes".to_owned());
         }
         if self.end <= self.start {
             return Some(format!("it would end at {}, and it begins at {}: it has to end later", self.end, self.start));
@@ -107,7 +107,7 @@ impl Reservation {
             return Some(format!("a comment has at most {COMMENT_BYTES_MAX} bytes without control characters"));
         }
         match (self.maintenance, self.tenants.is_empty() && self.users.is_empty()) {
-            (false, true) => Some("whose work may use it? Name a tenant or a user, or say that it is for maintenance".to_owned()),
+            (false, true) => Some("a reservation is for tenants, users or maintenance: name one of them".to_owned()),
             (true, false) => Some("no work begins during maintenance: leave out the maintenance, or the tenants and users".to_owned()),
             (false, false) | (true, true) => None,
         }
@@ -173,12 +173,12 @@ mod tests {
         assert_eq!(r().fault(), None);
         let fault = |r: Reservation| r.fault().unwrap();
         assert!(fault(Reservation { name: "a b".into(), ..r() }).starts_with("a reservation's name"));
-        assert!(fault(Reservation { nodes: BTreeSet::new(), ..r() }).starts_with("which nodes?"));
+        assert!(fault(Reservation { nodes: BTreeSet::new(), ..r() }).starts_with("a reservation has at least one node"));
         assert!(fault(Reservation { end: Timestamp(1000), ..r() }).ends_with("it has to end later"));
         assert!(fault(Reservation { comment: "x".repeat(COMMENT_BYTES_MAX + 1), ..r() }).starts_with("a comment has"));
         assert!(fault(Reservation { users: [String::new()].into(), ..r() }).starts_with("the name of a tenant or user"));
         let (tenants, users) = (BTreeSet::new(), BTreeSet::new());
-        assert!(fault(Reservation { tenants, users, ..r() }).starts_with("whose work may use it?"));
+        assert!(fault(Reservation { tenants, users, ..r() }).starts_with("a reservation is for tenants, users or maintenance"));
         assert!(fault(Reservation { maintenance: true, ..r() }).starts_with("no work begins during maintenance"));
     }
 

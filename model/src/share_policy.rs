@@ -113,8 +113,8 @@ impl ShareUser {
         leaving.owner.as_ref().map(|owner| Self { uid: owner.uid, is_exclusive: owner.is_exclusive })
     }
 
-    /// What keeps shares of this user's work off a node with a share of `holder`, in words for "the node holds …"; `None`:
-    /// nothing. A holder that is not known counts as somebody else's work that is not exclusive.
+    /// Why no share of this user's work may be on a node with a share of `holder`, as the end of "the node holds …"; `None`:
+    /// it may. An unknown holder counts as work of another user that is not exclusive.
     pub fn keeps_apart(self, holder: Option<Self>) -> Option<&'static str> {
         match holder {
             Some(holder) if holder.uid == self.uid => None,

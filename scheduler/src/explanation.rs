@@ -68,14 +68,14 @@ pub fn explain(view: &View, allocation: &Allocation, now: Timestamp) -> Explanat
     Explanation { summary, start: plan.expected(planned).start, nodes, score: plan.score(planned), sooner }
 }
 
-/// The reservation by which the node is set aside for others before this one would have ended, or of which the node is
-/// not.
+/// What a reservation says against this node: it sets the node aside for others before this work would have ended, or the
+/// work names it and the node is not one of its nodes.
 fn of_reservation(plan: &Plan<'_>, planned: &Planned<'_>, node: usize) -> Option<WhyNot> {
     let own = planned.allocation.spec.reservation.as_deref();
     if let Some(name) = own
         && !plan.state.view.reservations.get(name).is_some_and(|own| own.nodes.contains(&plan.state.nodes[node].id))
     {
-        return Some(WhyNot::Lacks(format!("is not of reservation {name}")));
+        return Some(WhyNot::Lacks(format!("is not a node of reservation {name}")));
     }
     let until_ms = plan.state.now_ms.saturating_add(duration_ms(&planned.allocation.spec));
     let in_way = plan.state.windows.first(node, own, plan.state.now_ms, until_ms)?;

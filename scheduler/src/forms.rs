@@ -7,7 +7,8 @@ use crate::columns::Columns;
 use lattice_model::{Allocation, Topology};
 use std::sync::Arc;
 
-/// So many forms of an allocation are tried, those on the fewest nodes: each costs a look at the nodes in each plan.
+/// Limit of the forms of an allocation that are tried, on the fewest nodes first: each costs a pass over the nodes in each
+/// plan.
 const FORMS_MAX: usize = 32;
 
 /// The forms of an allocation. If it is spread: those for which the registered nodes are large enough, on the fewest nodes

@@ -32,7 +32,7 @@ pub enum Obstacle {
     Deadline(Timestamp),
     /// It excludes work ahead of it that begins now or has a reservation: this one, by id and name.
     Excluded(String),
-    /// There is no reservation of this name, which it was submitted with.
+    /// The reservation that it names was deleted.
     NoReservation(String),
     /// Its owner may not use its reservation any more.
     NotOfReservation(String),
@@ -45,8 +45,7 @@ pub enum Obstacle {
 }
 
 impl Obstacle {
-    /// What of the reservation that an allocation names keeps it from its nodes now; `None`: it names none, or its window
-    /// is open.
+    /// Why the reservation that an allocation names gives it no nodes now; `None`: it names none, or its window is open.
     pub fn of_reservation(view: &View, allocation: &Allocation, now: Timestamp) -> Option<Self> {
         let name = allocation.spec.reservation.clone()?;
         let Some(reservation) = view.reservations.get(&name) else { return Some(Self::NoReservation(name)) };
@@ -147,7 +146,7 @@ impl Obstacle {
             Self::NoReservation(name) => format!("reservation deleted: {name}"),
             Self::NotOfReservation(name) => format!("reservation for others: {name}"),
             Self::ReservationOver { name, .. } => format!("reservation over: {name}"),
-            Self::BeforeReservation { name, .. } => format!("reservation to come: {name}"),
+            Self::BeforeReservation { name, .. } => format!("reservation not open yet: {name}"),
             Self::ReservationFull { name, .. } => format!("reservation ends too soon: {name}"),
         }
     }

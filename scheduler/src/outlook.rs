@@ -149,8 +149,8 @@ impl Plan<'_> {
         })
     }
 
-    /// The reservation of an operator without which enough nodes would be free for it now, or whose window is on its
-    /// nodes before it begins.
+    /// The advance reservation that makes it wait: without it enough nodes would be free now, or its window is on the
+    /// planned nodes before the planned start.
     fn set_aside(&self, planned: &Planned<'_>) -> Option<&model::Reservation> {
         if self.state.windows.count() == 0 {
             return None;

@@ -9,7 +9,7 @@ const EVERYBODY: u32 = 0;
 /// The number of holders that are not known, or have had no work since the state was made; no work that waits.
 const UNKNOWN: u32 = u32::MAX;
 
-/// Whose a share is.
+/// The owner of a share: its number under the share policy, and its user where `--exclusive=user` counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Who {
     /// The number of its owner under the share policy.
@@ -46,7 +46,7 @@ impl Owners {
         Self { policy: view.share_policy, has_exclusive, ..Self::default() }
     }
 
-    /// Whether it does not tell users apart, and would with this work and this node's shares.
+    /// Whether users are not told apart yet, and this work or a share on this node needs that.
     pub fn would_tell_users_apart(&self, allocation: Option<&Allocation>, node: Option<&Node>) -> bool {
         !self.has_exclusive && (allocation.is_some_and(is_exclusive) || node.is_some_and(has_exclusive_leaving))
     }

@@ -51,7 +51,7 @@ pub struct Span {
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     pub amount: Resources,
-    /// Whose it would be. Nothing of anybody whom that keeps off may hold a part of the node at the same time.
+    /// Whose it would be. No share that [`Who::keeps_off`] may hold a part of the node at the same time.
     pub who: Who,
     /// The service of which it would be a replica, if it is one. No other replica of it may hold a part
     /// of the node at the same time.

@@ -40,7 +40,7 @@ impl<'a> Windows<'a> {
         lists.iter().enumerate().filter(move |(_, list)| have_windows[**list]).map(|(node, _)| node)
     }
 
-    /// When windows begin that are not open at this time, in milliseconds.
+    /// The starts of the windows that are not open yet at this time, in milliseconds.
     pub fn starts(&self, now_ms: u64) -> impl Iterator<Item = u64> {
         self.calendar.lists.iter().flatten().map(|reservation| reservation.start.0).filter(move |start_ms| *start_ms > now_ms)
     }
@@ -56,7 +56,8 @@ impl<'a> Windows<'a> {
         of_list.map(|other| &**other).find(|other| own != Some(other.name.as_str()) && other.overlaps(from_ms, until_ms))
     }
 
-    /// From when on, but not before `from_ms`, work of this length is on the node without a window in its way.
+    /// The earliest time, not before `from_ms`, at which work of this length can begin on the node without reaching
+    /// into a window.
     pub fn free_from_ms(&self, node: usize, own: Option<&str>, from_ms: u64, lasts_ms: u64) -> u64 {
         let mut free_ms = from_ms;
         while let Some(in_way) = self.first(node, own, free_ms, free_ms.saturating_add(lasts_ms)) {

@@ -102,7 +102,7 @@ fn work_that_names_a_reservation_waits_for_its_start_and_is_in_nobodys_way() {
     let v = view(1, vec![naming(lasting(pending(1, 1, 10), 60), "course"), lasting(pending(2, 1, 20), 20)]);
     let v = with_window(v, "course", "n1", (30, 90));
     assert_eq!(placed(&v), [(id(2), vec!["n1".into()])]);
-    assert_eq!((reason(&v, 1), start_in_minutes(&v, 1)), ("reservation to come: course".to_owned(), Some(30)));
+    assert_eq!((reason(&v, 1), start_in_minutes(&v, 1)), ("reservation not open yet: course".to_owned(), Some(30)));
     assert_eq!(summary(&v, 1), "waits for the start of reservation course, 1970-01-01T01:30:00.000Z");
 }
 

@@ -42,8 +42,8 @@ static FIRST: &[&str] = &[
 static JOB_NUMBERS: &[&str] =
     &["ALTER TABLE ended_work ADD COLUMN job BIGINT NOT NULL DEFAULT 0", "CREATE INDEX ended_work_by_job ON ended_work (job)"];
 
-/// How far each sink is, see [`crate::sink_progress::SinkPosition`]; and the number of the latest correction of each record,
-/// or its own, in the order of which sinks get them. Parts are found by what they are parts of.
+/// The positions of the sinks, see [`crate::sink_progress::SinkPosition`]. Column `changed`: the number of a record's latest
+/// correction, or else its own. Sinks get records in its order. The index finds the parts of a group or a service.
 static SINKS: &[&str] = &[
     "CREATE TABLE accounting_sink (
         sink TEXT NOT NULL PRIMARY KEY,

@@ -160,7 +160,7 @@ impl SinkTask {
             self.problems.clear(self.receiver.subject());
             return Ok(Next::After(POLL_INTERVAL));
         };
-        // Before the records: what has no record up to there gets none.
+        // Read before the records: a number up to this position without a record never gets one.
         let stored = store.position().await?;
         let position = store.sink_position(kind).await?;
         let is_repeated = position.sending > position.delivered;

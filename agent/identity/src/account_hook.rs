@@ -58,7 +58,7 @@ enum RunError {
     File(#[from] AccountHookError),
     #[error("it cannot be started")]
     Start(#[source] io::Error),
-    #[error("its end cannot be seen")]
+    #[error("its exit code cannot be read")]
     Watch(#[source] io::Error),
     #[error("it took longer than {} s (api.oidc.account_hook_seconds) and was killed", .0.as_secs())]
     TooSlow(Duration),

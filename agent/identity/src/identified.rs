@@ -89,7 +89,7 @@ pub enum Refused {
     )]
     NoAccount,
     /// The site's program refuses the person, and says why.
-    #[error("the site lets nobody with this token in: {0}\nhint: ask the admins of the cluster")]
+    #[error("the site's program refuses this token: {0}\nhint: ask the admins of the cluster")]
     ByHook(String),
     #[error("there is no such token, or it was revoked\nhint: have a new token issued: `lattice admin token issue`")]
     Revoked,

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
 /// How long an answer is used.
-const KNOWN_TIME: Duration = Duration::from_secs(60);
+const CACHE_TIME: Duration = Duration::from_secs(60);
 /// How long an account counts to no tenant after the quorum did not answer.
-const UNANSWERED_TIME: Duration = Duration::from_secs(5);
+const FAILURE_CACHE_TIME: Duration = Duration::from_secs(5);
 /// Number of accounts that are cached.
 const ACCOUNTS_MAX: usize = 10_000;
 /// Number of questions to the quorum at a time.
@@ -81,8 +81,8 @@ impl Memberships {
             return known;
         }
         let (found, time) = match (self.ask)(account.clone()).await {
-            Some(found) => (Arc::new(found), KNOWN_TIME),
-            None => (Arc::default(), UNANSWERED_TIME),
+            Some(found) => (Arc::new(found), CACHE_TIME),
+            None => (Arc::default(), FAILURE_CACHE_TIME),
         };
         let now = Instant::now();
         self.known.lock().insert(key, Arc::clone(&found), now + time, now);

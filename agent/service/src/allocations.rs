@@ -370,8 +370,8 @@ impl Api {
         Ok(())
     }
 
-    /// Submits a checked spec of an owner, whose login makes it a member of these tenants, and returns the job number. If it fits now and nobody waits, its nodes are claimed in
-    /// the same commit.
+    /// Submits a checked spec of an owner, whose login makes it a member of these tenants, and returns the job number. If
+    /// the work fits now and nobody waits, its nodes are claimed in the same commit.
     pub(super) async fn commit_submission(
         &self,
         submitting: Submitting<'_>,

@@ -39,7 +39,7 @@ fn shown(reservation: Reservation, work: WorkCount, viewer: Option<&str>, now: T
     let state = match (reservation.is_over(now), reservation.is_open(now)) {
         (true, _) => "Over",
         (false, true) => "Open",
-        (false, false) => "ToCome",
+        (false, false) => "Pending",
     };
     let Reservation { name, nodes, start, end, tenants, users, maintenance, comment, created_by, created_at, revision: _ } = reservation;
     let sees = |account: &str| viewer.is_none_or(|viewer| viewer == account);

@@ -12,7 +12,7 @@ pub(super) fn servable(cluster: &Cluster, spec: &AllocationSpec, waits: bool) ->
         return Ok(String::new());
     }
     let reservation = spec.reservation.as_ref().and_then(|name| cluster.reservations.get(name));
-    // The quorum refuses a reservation that there is not.
+    // The quorum refuses a reservation that does not exist.
     let nodes = cluster.nodes.values().filter(|node| reservation.is_none_or(|of| of.nodes.contains(&node.id)));
     match lattice_scheduler::misfit(nodes, &cluster.vclusters, spec) {
         None => Ok(String::new()),

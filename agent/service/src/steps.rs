@@ -92,7 +92,7 @@ async fn launches(api: &Api, user: &Principal, allocation: &Allocation, run: &Ru
             // Work that has just ended and left nothing had no launches.
             is_removable.then(|| "there is no record of launches: there were none, or it was removed with the output since".to_owned())
         }
-        Err(error) => Some(format!("node {} does not say which launches there were: {}", run.head, with_causes(&error))),
+        Err(error) => Some(format!("node {} did not list its launches: {}", run.head, with_causes(&error))),
     };
     let place = Place {
         tenant: allocation.spec.tenant.clone(),

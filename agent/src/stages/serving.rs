@@ -103,7 +103,7 @@ fn server_failure(at: &str, result: Result<Result<(), transport::Error>, JoinErr
         Ok(Err(error)) => with_causes(&error),
         Err(error) => with_causes(&error),
     };
-    anyhow!("the server of the API at {at} ended: {why}; the agent stops, so that the next one serves it again, and its work goes on")
+    anyhow!("the API server on {at} ended: {why}; the agent exits, to be started again; its work continues")
 }
 
 #[cfg(test)]
@@ -116,7 +116,7 @@ mod tests {
         let mut server = Some(tokio::spawn(async { Ok(()) }));
         let result = ended(&mut server).await;
         let failure = server_failure("the network", result).to_string();
-        assert!(failure.starts_with("the server of the API at the network ended: it accepts no connections any more"), "{failure}");
+        assert!(failure.starts_with("the API server on the network ended: it accepts no connections any more"), "{failure}");
         assert!(server.is_none() && ended(&mut server).now_or_never().is_none(), "it is awaited no more");
         let mut stuck = Some(tokio::spawn(std::future::pending::<Result<(), transport::Error>>()));
         assert!(ended(&mut stuck).now_or_never().is_none() && stuck.is_some());

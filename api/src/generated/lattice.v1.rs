@@ -16087,7 +16087,7 @@ pub struct Reservation {
     pub created_by: ::prost::alloc::string::String,
     #[prost(uint64, tag = "11")]
     pub created_at_ms: u64,
-    /// ToCome, Open or Over, by the clock of the agent
+    /// Pending, Open or Over, by the clock of the agent
     #[prost(string, tag = "12")]
     pub state: ::prost::alloc::string::String,
     /// allocations that wait for it, as this agent sees the cluster

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 #[schema(as = Reservation)]
 pub struct ReservationJson {
     name: String,
-    /// `ToCome`, `Open` or `Over`.
+    /// `Pending`, `Open` or `Over`.
     state: String,
     /// A hostlist.
     nodes: String,

@@ -299,7 +299,7 @@ mod tests {
             ("wants 9 nodes, 3 could serve", 1, "BadConstraints"),
             ("out of service: n1", 1, "ReqNodeNotAvail"),
             ("starts ~10:00Z: reservation course", 1, "ReqNodeNotAvail"),
-            ("reservation to come: course", 0, "Reservation"),
+            ("reservation not open yet: course", 0, "Reservation"),
             ("reservation deleted: course", 0, "ReservationDeleted"),
             ("quota: 3 of 3 nodes in use", 1, "AssocGrpNodeLimit"),
             ("user limit: 5 of 5 running", 2, "AssocMaxJobsLimit"),

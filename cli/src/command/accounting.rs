@@ -73,9 +73,9 @@ fn text(status: &v1::AccountingStatusResponse, size: TableSize) -> String {
     pairs.extend(problem.into_iter().enumerate().map(|(at, line)| (if at == 0 { "Problem" } else { "" }, line)));
     for sink in &status.sinks {
         let has = if sink.waiting == 0 {
-            format!("{}: has all up to {}", sink.kind, sink.delivered)
+            format!("{}: delivered up to {}", sink.kind, sink.delivered)
         } else {
-            format!("{}: has all up to {}, {} wait, the oldest for {} s", sink.kind, sink.delivered, sink.waiting, sink.lag_ms / 1000)
+            format!("{}: delivered up to {}; {} wait, the oldest for {} s", sink.kind, sink.delivered, sink.waiting, sink.lag_ms / 1000)
         };
         pairs.extend([("Sink", has), ("", sink.target.clone())]);
         pairs.extend(wrapped(&sink.problem, most).into_iter().map(|line| ("", line)));
@@ -246,9 +246,9 @@ Problem:               disk full
         let waits = v1::AccountingSink { waiting: 2, lag_ms: 61_500, problem: "no answer".into(), ..sink.clone() };
         let shown = text(&v1::AccountingStatusResponse { sinks: vec![sink, waits], ..status.clone() }, size);
         let want = "\
-Sink:                  http: has all up to 8
+Sink:                  http: delivered up to 8
                        https://h/x
-Sink:                  http: has all up to 8, 2 wait, the oldest for 61 s
+Sink:                  http: delivered up to 8; 2 wait, the oldest for 61 s
                        https://h/x
                        no answer
 ";

@@ -22,7 +22,7 @@ pub fn show(session: &Session, spec: &v1::AllocationSpec) -> Result<(), Failure>
 }
 
 /// What `--spread` means for the other rows.
-const SPREAD: &str = "over the fewest nodes that hold the ranks; share and ranks of a node are those on the least number";
+const SPREAD: &str = "over the fewest nodes that hold the ranks; the amounts shown for a node are those on the lowest number of nodes";
 
 fn parts(spec: &v1::AllocationSpec) -> (v1::ResourceRequest, v1::Lifecycle, u32) {
     let ranks = spec.launch.as_ref().map_or(0, |launch| launch.ranks);

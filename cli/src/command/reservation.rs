@@ -194,7 +194,7 @@ mod tests {
             end_ms: 1_772_712_000_000,
             tenants: vec!["physics".into()],
             users: vec!["anna".into()],
-            state: "ToCome".into(),
+            state: "Pending".into(),
             ..Default::default()
         }
     }
@@ -204,7 +204,7 @@ mod tests {
         let size = TableSize { width: Width::Terse, columns: Some(80) };
         let maintenance = v1::Reservation { name: "fans".into(), maintenance: true, nodes: "n3".into(), ..reservation() };
         let shown = table(&[reservation(), maintenance.clone()], TableSize::default());
-        assert!(shown.contains("course  ToCome  2026-03-05T10:00Z  2026-03-05T12:00Z  n[1-2]"), "{shown}");
+        assert!(shown.contains("course  Pending  2026-03-05T10:00Z  2026-03-05T12:00Z  n[1-2]"), "{shown}");
         assert!(shown.contains("tenant physics, user anna") && shown.contains("maintenance"), "{shown}");
         let long = v1::Reservation { name: "r".repeat(64), nodes: "n1,".repeat(99), ..maintenance };
         let text = table(&[long], size);

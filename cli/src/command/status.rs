@@ -45,7 +45,7 @@ pub async fn run(session: &Session, args: Status) -> Result<(), Failure> {
             let client = session.connect().await?;
             match find_numbered(&client, key, index, args.stale).await? {
                 Numbered::Task { key, index } if args.steps => {
-                    Err(Failure::usage("steps are those of the lane that runs the task").hint(format!(
+                    Err(Failure::usage("a task has no steps of its own: see its lane").hint(format!(
                         "`lattice status '{}[{index}]'` shows its lane, and `lattice status LANE --steps` the lane's steps",
                         short(&key)
                     )))

@@ -94,11 +94,11 @@ fn refusals(w: &World) {
     let refused = w.run_as(NOBODY, &[&create[..], &["--user=nobody"]].concat());
     assert!(refused.code() == 4 && refused.err().contains("operator"), "{} {}", refused.code(), refused.err());
     let refused = w.run(&create);
-    assert!(refused.code() != 0 && refused.err().contains("whose work may use it?"), "{}", refused.err());
+    assert!(refused.code() != 0 && refused.err().contains("a reservation is for tenants, users or maintenance"), "{}", refused.err());
     w.ok(&[&create[..], &["--user=nobody"]].concat());
     let second = ["--nodes=n[1-2]", "--start=now+90m", "--duration=1h", "--maintenance"];
     let refused = w.run(&[&["admin", "reservation", "create", "second"], &second[..]].concat());
-    assert!(refused.err().contains("node n1 is set aside by reservation mine then"), "{}", refused.err());
+    assert!(refused.err().contains("node n1 is set aside by reservation mine from"), "{}", refused.err());
     let refused = w.run(&["submit", "--reservation=mine", "--", "/bin/true"]);
     assert!(refused.err().contains("reservation mine is not for user root"), "{}", refused.err());
     let refused = w.run(&["submit", "--reservation=mnie", "--", "/bin/true"]);

@@ -13,7 +13,7 @@ impl AllocationSpec {
                 return refuse("more than 0 and at most 365 days");
             }
             if self.constraints.topology == Topology::Any {
-                return refuse("what does it wait for? Say --topology too");
+                return refuse("there is no topology to wait for: give --topology too");
             }
             if self.spread.is_some() {
                 return refuse("the number of nodes is not known before it begins: leave it or --spread out");
@@ -22,7 +22,7 @@ impl AllocationSpec {
         let refuse = |why: String| Err(invalid("constraint", why));
         let is_contiguous = self.constraints.topology == Topology::Contiguous;
         if is_contiguous && (self.constraints.conformance || self.constraints.together().is_some()) {
-            let why = "nodes next to each other have what they have: leave require_conformance, [...] and numbers of nodes out";
+            let why = "contiguous nodes go neither with require_conformance nor with [...] and numbers of nodes: leave these out";
             return refuse(why.to_owned());
         }
         let Some(together) = self.constraints.together() else { return Ok(()) };
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(checked("[a|b]", 2, Topology::Tight), Ok(()));
         let why = "constraint: 2 with a and 4 with b are 6 nodes, and it asks for 5 nodes: give -N at least as many";
         assert_eq!(checked("a*2&b*4", 5, Topology::Any), Err(why.to_owned()));
-        let why = "constraint: nodes next to each other have what they have: leave require_conformance, [...] and numbers of nodes out";
+        let why = "constraint: contiguous nodes go neither with require_conformance nor with [...] and numbers of nodes: leave these out";
         assert_eq!(checked("[a|b]", 2, Topology::Contiguous), Err(why.to_owned()));
         assert_eq!(checked("a|b", 2, Topology::Contiguous), Ok(()));
         let why = "constraint: 1 with a, and nodes of few topology groups: leave --topology out, or the numbers";

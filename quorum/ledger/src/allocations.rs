@@ -177,7 +177,7 @@ impl Ledger {
         allocation.state = if reason.state().is_terminal() { reason.state() } else { AllocationState::Failed };
         (allocation.preemption, allocation.held, allocation.telemetry) = (None, false, None);
         allocation.waits_until = None;
-        // They only say where it may not begin: three with long reasons are 1 KB of an ended record.
+        // Excluded nodes matter only before a claim, and three with long reasons are 1 KB of an ended record.
         allocation.excluded = Vec::new();
         allocation.ended_at = Some(at);
         let detail = format!("{}: {reason}", allocation.state);

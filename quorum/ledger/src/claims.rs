@@ -190,7 +190,7 @@ impl Ledger {
         let is_asked = allocation.spec.constraints.topology == Topology::Contiguous;
         let nodes: BTreeSet<&NodeId> = claim.shares.iter().filter(|_| is_asked).map(|share| &share.node).collect();
         let first = claim.shares.first().filter(|_| hostlist::longest_run(self.nodes.keys(), &nodes) < nodes.len())?;
-        let why = "and the others do not follow each other by their names, as is asked for".to_owned();
+        let why = "and the others do not follow each other by their names; contiguous nodes are asked for".to_owned();
         Some(Conflict { node: first.node.clone(), holder: None, why })
     }
 

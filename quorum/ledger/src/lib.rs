@@ -22,7 +22,7 @@
 //! * *roles* and the *members* of tenants: whoever loses one has lost it at every agent, and a tenant takes the
 //!   same work everywhere;
 //! * *access tokens*: a token opens the same at every agent, and a revoked one nothing anywhere;
-//! * *reservations*: no node is claimed in a window for whom it is not, whichever scheduler proposes it;
+//! * *reservations*: no work gets a node in a window that is not for it, whichever scheduler proposes the claim;
 //! * *vClusters*: every scheduler sees the same queues and the same nodes for them;
 //! * *allocations*: an acknowledged submission is never lost, and its latest checkpoint is decided
 //!   once, whatever an isolated attempt still saves;

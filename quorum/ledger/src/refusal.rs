@@ -172,14 +172,14 @@ pub enum Refusal {
     NoSuchReservation { name: String, meant: Option<String> },
     #[error("reservation {name} exists already, with other nodes, times or users")]
     ReservationExists { name: String },
-    #[error("node {node} is set aside by reservation {other} then: from {start} to {end}")]
+    #[error("node {node} is set aside by reservation {other} from {start} to {end}")]
     ReservationOverlaps { node: NodeId, other: String, start: Timestamp, end: Timestamp },
     /// `tenant`: that of the work; empty: none.
     #[error("reservation {name} is {}", not_of_reservation(user, tenant, *maintenance))]
     NotOfReservation { name: String, user: String, tenant: String, maintenance: bool },
     #[error("reservation {name} is over since {end}")]
     ReservationOver { name: String, end: Timestamp },
-    #[error("allocation {id} begins in the window of reservation {name} alone: from {start} to {end}")]
+    #[error("allocation {id} may begin only in the window of reservation {name}: from {start} to {end}")]
     OutsideReservation { id: AllocationId, name: String, start: Timestamp, end: Timestamp },
     #[error("node {node} is of vCluster {vcluster} already")]
     NodeHasHome { node: NodeId, vcluster: String },
@@ -526,7 +526,7 @@ pub enum UpdateRefusal {
     HasBegun { state: AllocationState },
     #[error("only operators put work before equal work, by a smaller nice")]
     SmallerNice,
-    #[error("its settings have version {version}, and the change is of version {expected}: somebody changed them")]
+    #[error("its settings have version {version}, and the change is for version {expected}: somebody changed them meanwhile")]
     OtherVersion { expected: u64, version: u64 },
 }
 

@@ -77,10 +77,10 @@ fn work_that_names_it_begins_in_the_window_on_its_nodes() {
     let (start, end) = (course.start.unwrap(), course.end.unwrap());
     s.done(set(course));
     submit(&mut s, 1, ten_minutes(Some("course")), 7).unwrap();
-    let why = format!("allocation {} begins in the window of reservation course alone: from {start} to {end}", id(1));
+    let why = format!("allocation {} may begin only in the window of reservation course: from {start} to {end}", id(1));
     assert_eq!(s.claim(1, &[0]).unwrap_err().to_string(), why);
     s.pass(start.since_ms(s.now()));
-    assert_eq!(conflict(s.claim(1, &[1])), "n1 is not of reservation course");
+    assert_eq!(conflict(s.claim(1, &[1])), "n1 is not a node of reservation course");
     s.claimed(1, &[0]);
     submit(&mut s, 2, ten_minutes(Some("course")), 7).unwrap();
     s.pass(end.since_ms(s.now()));
@@ -139,7 +139,7 @@ fn a_change_is_checked_like_a_creation_and_a_repetition_is_a_success() {
     // Two windows never overlap on a node; one may begin when another ends.
     let second = reservation(&s, "second", &[2], 120_000);
     let refused = s.act(set(second.clone())).unwrap_err();
-    assert!(refused.to_string().starts_with("node n2 is set aside by reservation course then: from "), "{refused}");
+    assert!(refused.to_string().starts_with("node n2 is set aside by reservation course from "), "{refused}");
     s.done(set(ReservationChange { nodes: Some([node(0)].into()), ..second }));
     let unknown = ReservationChange { nodes: Some([node(9)].into()), ..reservation(&s, "third", &[], 0) };
     assert_eq!(s.act(set(unknown)), Err(Refusal::NoSuchNode { node: node(9) }));

@@ -1,7 +1,7 @@
 //! Advance reservations: nodes that operators set aside for a time.
 //!
 //! ```text
-//!   SetReservation ──▶ to come ── start ──▶ open ── end ──▶ over ── a week, or others need its place ──▶ forgotten
+//!   SetReservation ──▶ pending ── start ──▶ open ── end ──▶ over ── a week, or there are too many ──▶ forgotten
 //!   a claim of other work: only if it has ended before the start, or begins after the end
 //!   a claim of work that names it: while it is open, on its nodes alone
 //! ```
@@ -25,12 +25,12 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Largest number of reservations. Those that are over give their places to new ones.
+/// Largest number of reservations. Those that are over are forgotten for new ones.
 pub(super) const RESERVATIONS_MAX: usize = if cfg!(test) { 8 } else { 256 };
 /// Largest number of nodes of all reservations together.
 const NODES_OF_ALL_MAX: usize = 2 * NODES_MAX;
 /// How long reservations that are over are listed, in milliseconds.
-const OVER_KEPT_MS: u64 = 7 * DAY_MS;
+const OVER_LISTED_MS: u64 = 7 * DAY_MS;
 /// A claim is so old at most when it is applied, in milliseconds: its plan was made for that much earlier, by an agent whose
 /// clock may be behind.
 const CLAIM_AGE_MS_MAX: u64 = 5000;
@@ -115,7 +115,7 @@ impl Ledger {
         if let Some(node) = change.nodes.iter().flatten().find(|node| !self.nodes.contains_key(*node)) {
             return Err(Refusal::NoSuchNode { node: node.clone() });
         }
-        self.is_possible(&next, context.at)?;
+        self.check_possible(&next, context.at)?;
         for name in self.forgotten_for(&next, context.at)? {
             let detail = format!("{name}: it is over");
             self.drop_reservation(context, &name, "quorum", detail);
@@ -142,8 +142,8 @@ impl Ledger {
         self.record(context, by, AuditAction::ReservationDeleted, Subject::default(), detail);
     }
 
-    /// Refuses one that is faulty, or whose nodes another one has at that time.
-    fn is_possible(&self, reservation: &Reservation, now: Timestamp) -> Result<(), Refusal> {
+    /// Refuses a reservation that is not valid, or whose nodes another one has at that time.
+    fn check_possible(&self, reservation: &Reservation, now: Timestamp) -> Result<(), Refusal> {
         let malformed = |why: String| Err(Refusal::Malformed { why });
         if let Some(fault) = reservation.fault() {
             return malformed(fault);
@@ -170,9 +170,9 @@ impl Ledger {
     /// no place otherwise.
     fn forgotten_for(&self, next: &Reservation, now: Timestamp) -> Result<Vec<String>, Refusal> {
         let mut full = ("reservations", RESERVATIONS_MAX);
-        for kept_ms in [OVER_KEPT_MS, 0] {
+        for listed_ms in [OVER_LISTED_MS, 0] {
             let others = self.reservations.values().filter(|other| other.name != next.name);
-            let is_forgotten = |r: &&Arc<Reservation>| r.is_over(now) && now.since_ms(r.end) >= kept_ms;
+            let is_forgotten = |r: &&Arc<Reservation>| r.is_over(now) && now.since_ms(r.end) >= listed_ms;
             let (forgotten, stay): (Vec<&Arc<Reservation>>, Vec<&Arc<Reservation>>) = others.partition(is_forgotten);
             let nodes = next.nodes.len() + stay.iter().map(|r| r.nodes.len()).sum::<usize>();
             full = match stay.len() < RESERVATIONS_MAX {
@@ -191,7 +191,7 @@ impl Ledger {
         Refusal::NoSuchReservation { name, meant }
     }
 
-    /// Refuses a submission to a reservation that there is not, that is over, that its owner may not use, or that
+    /// Refuses a submission to a reservation that does not exist, that is over, that its owner may not use, or that
     /// has fewer nodes.
     pub(super) fn admits_to_reservation(&self, spec: &AllocationSpec, owner: &Principal, now: Timestamp) -> Result<(), Refusal> {
         let Some(name) = &spec.reservation else { return Ok(()) };
@@ -243,7 +243,7 @@ impl Ledger {
         let set_aside = set_aside(claim, &in_way);
         let conflict = |ClaimShare { node, .. }: &ClaimShare| {
             let why = match (own.filter(|own| !own.nodes.contains(node)), set_aside.get(node)) {
-                (Some(own), _) => format!("is not of reservation {}", own.name),
+                (Some(own), _) => format!("is not a node of reservation {}", own.name),
                 (None, Some(other)) => format!("is set aside by reservation {} from {} to {}", other.name, other.start, other.end),
                 (None, None) => return None,
             };

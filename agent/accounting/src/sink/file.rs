@@ -13,7 +13,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// So much of the end of the file is read, in bytes: more than the longest record.
+/// How much of the end of the file is read, in bytes: more than the longest record.
 const TAIL_BYTES_MAX: u64 = 1 << 20;
 /// What every line begins with.
 const LINE_BEGIN: &[u8] = b"{\"record\":";

@@ -26,7 +26,7 @@ use uuid::Uuid;
 
 /// Smallest size of a key, in bytes.
 const KEY_BYTES_MIN: usize = 16;
-/// So much of a refusal is shown, in characters, and read, in bytes.
+/// How much of a refusal is shown (characters) and read (bytes).
 const DETAIL_CHARS_MAX: usize = 200;
 const DETAIL_BYTES_MAX: usize = 4096;
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// One record. Numbers are exact: milliseconds, and no hours.
 #[derive(Debug, Serialize)]
 pub(crate) struct SinkRecord<'a> {
-    /// Its identity, the same whenever it is sent: a receiver that has it ignores another one.
+    /// Its identity, the same whenever it is sent: a receiver ignores a record whose identity it has.
     record: String,
     sequence: u64,
     /// This replaces the record with this `sequence`: its project or tags were corrected. `None`: it is the first one.

@@ -1,5 +1,5 @@
-//! What sinks ask of the store: their positions, and the records that follow. On the connection that stores, so that
-//! slow questions delay no delivery.
+//! What sinks ask of the store: their positions, and the records that follow. They use the connection that stores, so
+//! that slow questions delay no delivery.
 
 use super::{Store, StoreError};
 use crate::record::{self, COLUMN_TYPES, COLUMNS};
@@ -47,8 +47,8 @@ impl Store {
         self.write(vec![update]).await
     }
 
-    /// What ended or was corrected after one sequence number up to another, in that order, at most `limit`. Of a record that
-    /// was corrected, the latest correction is all that there is.
+    /// What ended or was corrected after one sequence number up to another, in that order, at most `limit`. A record
+    /// that was corrected is there once, as after its latest correction.
     ///
     /// # Errors
     /// [`StoreError`]: they cannot be read now.

@@ -85,7 +85,7 @@ pub enum AccountingSettingsError {
     PasswordFile { path: PathBuf },
     // Without the URL: there may be a secret in it.
     #[error(
-        "accounting.http_sink.url: it is no URL https://HOST/… (http:// only to this machine itself), without a user and without spaces"
+        "accounting.http_sink.url: it must be https://HOST/… (http:// only for this machine itself), without a user and without spaces"
     )]
     SinkUrl,
     #[error("accounting.http_sink.key_file: the sink needs it: a file of mode 0600 with the key of the signatures")]

@@ -35,7 +35,7 @@ pub struct ReservationName {
 // No doc comment: it would become the description of the commands.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReservedFor {
-    /// Its work may use it; may be given more than once, and with commas
+    /// The work of this tenant may use it; may be given more than once, and with commas
     #[arg(long = "tenant", value_name = "NAME", value_delimiter = ',')]
     pub tenants: Vec<String>,
     /// The work of this account may use it; may be given more than once, and with commas
@@ -76,7 +76,7 @@ pub struct UpdateReservation {
     /// The reservation
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// All of its nodes: n1,n2 or n[1-2]
+    /// The nodes, in place of those that it has: n1,n2 or n[1-2]
     #[arg(long, value_name = "HOSTLIST")]
     pub nodes: Option<String>,
     /// When it begins: now, 16:00, tomorrow, 2026-03-05T16:00 (all in your time zone), with a zone as in

@@ -1,4 +1,4 @@
-//! By what a principal and the account or group that includes it are recognised.
+//! The identities of principals: by them a role or membership of an account or group is found for its principal.
 
 use lattice_model::Principal;
 use lattice_model::access::Subject;
