@@ -272,6 +272,10 @@ impl<'a> Planner<'a> {
         if is_stopped || progress.looks_left == 0 || self.headroom.obstacle(allocation).is_some() {
             return None;
         }
+        // The window of its own reservation is not in the way of work, also before it is open.
+        if Obstacle::of_reservation(self.state.view, allocation, Timestamp(self.state.now_ms)).is_some() {
+            return None;
+        }
         let until_ms = self.state.now_ms.saturating_add(duration_at_ms(&allocation.spec, self.state.now_ms)?);
         let is_free = self.headroom.obstacle_until(allocation, until_ms).is_none();
         let whole = if is_free { self.begin(queue, class, allocation, until_ms) } else { None };

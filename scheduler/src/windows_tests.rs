@@ -4,7 +4,7 @@ use crate::backfill_tests::{began, lasting, placed, reason, starts, summary};
 use crate::tests::{NOW, id, pending, view, with_plan};
 use crate::{Outlook, View, explain};
 use lattice_model::test_builders::spec_of;
-use lattice_model::{Allocation, Reservation, Revision, Timestamp, Timing, hostlist};
+use lattice_model::{Allocation, Reservation, Resources, Revision, Timestamp, Timing, hostlist};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -103,6 +103,16 @@ fn work_that_names_a_reservation_waits_for_its_start_and_is_in_nobodys_way() {
     assert_eq!(placed(&v), [(id(2), vec!["n1".into()])]);
     assert_eq!((reason(&v, 1), start_in_minutes(&v, 1)), ("reservation to come: course".to_owned(), Some(30)));
     assert_eq!(summary(&v, 1), "waits for the start of reservation course, 1970-01-01T01:30:00.000Z");
+}
+
+#[test]
+fn spread_ranks_wait_for_the_start_of_their_reservation() {
+    let mut allocation = naming(lasting(pending(1, 1, 10), 60), "course");
+    let spec = spec_of(&mut allocation);
+    (spec.nodes_max, spec.tasks_per_node, spec.launch.ranks) = (Some(2), 2, 2);
+    spec.spread = Some(Resources { cores: 1, ..Resources::default() });
+    let v = with_window(view(2, vec![allocation]), "course", "n[1-2]", (30, 90));
+    assert_eq!((placed(&v), reason(&v, 1)), (vec![], "reservation to come: course".to_owned()));
 }
 
 #[test]
