@@ -91,6 +91,7 @@ mod tests {
         let counts = |ranks: u32| spread(ranks).spread_counts().collect::<Vec<u32>>();
         assert_eq!((counts(1), counts(2), counts(6)), (vec![1], vec![1, 2], vec![1, 2, 3, 6]));
         assert_eq!(counts(10), [1, 2, 3, 4, 5, 10], "4, 3, 3 and not 4, 4, 2");
+        assert_eq!((0..12).filter(|nodes| spread(10).may_have(*nodes)).collect::<Vec<usize>>(), [1, 2, 3, 4, 5, 10]);
         for ranks in 1..200 {
             let mut before = u32::MAX;
             for nodes in counts(ranks) {
