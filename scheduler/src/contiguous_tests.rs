@@ -73,5 +73,6 @@ fn a_limited_wait_for_topology_groups_ends() {
     let why = summary(&v, 1);
     assert!(why.starts_with("wants 2 nodes in at most 1 topology group (until 1970-01-01T01:00:00.010Z, then in any)"), "{why}");
     assert_eq!(misfit(v.nodes.values(), &v.vclusters, &v.allocations[&id(1)].spec), None);
+    assert!(why.ends_with("; 1 could ever serve it before that"), "{why}");
     assert_eq!(placed(&wanting(3599)), [(id(1), names(&[1, 2]))]);
 }
