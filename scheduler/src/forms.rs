@@ -27,7 +27,8 @@ pub fn of(columns: &Columns, allocation: &Arc<Allocation>) -> Vec<Arc<Allocation
         (0..counts.len()).filter(fits).map(|kind| counts[kind]).sum::<usize>() >= *nodes as usize
     };
     let form = |nodes: u32| allocation.spread_over(nodes as usize);
-    let mut forms: Vec<Arc<Allocation>> = allocation.spec.spread_counts().filter(are_enough).take(FORMS_MAX).map(form).collect();
+    let counts_there = allocation.spec.spread_counts().take_while(|nodes| *nodes as usize <= columns.nodes.len());
+    let mut forms: Vec<Arc<Allocation>> = counts_there.filter(are_enough).take(FORMS_MAX).map(form).collect();
     if forms.is_empty() {
         forms.extend(allocation.spec.spread_counts().next().map(form));
     }
