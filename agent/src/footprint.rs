@@ -2,16 +2,8 @@
 //!
 //! glibc's malloc gives each thread its own heap, and a heap does not return all freed memory. The
 //! agent has dozens of threads that seldom run, so all share two heaps. With 50 allocations, the
-//! agent then has 38.7 MB resident, and 39.3 MB with four heaps (docs/benchmarks.md).
-//!
-//! The start of the agent uses two thirds of the program: it reads the configuration, adopts work
-//! and makes connections. The kernel maps 64 KiB around each used page, and hardly any of that is
-//! needed again. But it reclaims mapped program pages last, and the node's memory is for its work:
-//! so these pages are unmapped once, after the start. They remain in the page cache while there is
-//! free memory, and a page that is needed again is mapped at its next use.
-
-use std::io;
-use std::ops::Range;
+//! agent then has 38.7 MB resident, and 39.3 MB with four heaps (docs/benchmarks.md). The pages of
+//! its program that only the start used are unmapped later ([`lattice_runtime::program_pages`]).
 
 /// Number of heaps that all threads share.
 const HEAPS_MAX: i32 = 2;
@@ -22,70 +14,5 @@ pub fn share_heaps() {
     // SAFETY: it sets a limit and changes no existing allocation.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, HEAPS_MAX);
-    }
-}
-
-/// Unmaps the agent's own program text. Returns the size of the unmapped address ranges, in bytes.
-pub fn unmap_program() -> io::Result<usize> {
-    let program = std::fs::read_link("/proc/self/exe")?;
-    let maps = std::fs::read_to_string("/proc/self/maps")?;
-    let texts = program_text(&maps, &program.to_string_lossy());
-    for text in &texts {
-        // SAFETY: an executable, private, unwritable mapping of this process has the contents of
-        // its file, and its pages are read from there again after this call. Only the kernel's page
-        // tables change, not the contents of any address.
-        if unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(text.start), text.len(), libc::MADV_DONTNEED) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(texts.iter().map(Range::len).sum())
-}
-
-/// The ranges with this program's code in `maps` (proc_pid_maps(5)): executable and not writable.
-/// The program's other read-only mappings may have been written while it was loaded.
-fn program_text(maps: &str, program: &str) -> Vec<Range<usize>> {
-    let text = |line: &str| {
-        // Fields: address, permissions, offset, device, inode, then the path, which may contain
-        // spaces.
-        let mut words = line.split_ascii_whitespace();
-        let (addresses, permissions) = (words.next()?, words.next()?);
-        let path = line.get(line.find('/')?..)?;
-        let (start, end) = addresses.split_once('-')?;
-        let range = usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?;
-        (permissions == "r-xp" && path == program).then_some(range)
-    };
-    maps.lines().filter_map(text).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_programs_code_is_unmapped() {
-        let maps = "1000-2000 r--p 00000000 fe:00 7                          /usr/bin/an agent\n\
-                    2000-5000 r-xp 00001000 fe:00 7                          /usr/bin/an agent\n\
-                    5000-6000 r--p 00004000 fe:00 7                          /usr/bin/an agent\n\
-                    6000-7000 rw-p 00000000 00:00 0                          [heap]\n\
-                    7000-9000 r-xp 00000000 fe:00 9                          /usr/lib/libc.so.6\n\
-                    a000-b000 r-xp 00000000 00:00 0                          [vdso]\n";
-        assert_eq!(program_text(maps, "/usr/bin/an agent"), [Range { start: 0x2000, end: 0x5000 }]);
-        assert!(program_text(maps, "/usr/bin/an").is_empty());
-        assert!(program_text("not\nof this form\n", "/usr/bin/an agent").is_empty());
-    }
-
-    #[test]
-    fn a_program_continues_after_its_pages_are_unmapped() {
-        // The resident size of the program's code.
-        let resident = || -> u64 {
-            let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-            let of_program = maps.split("VmFlags:").find(|one| one.contains(" r-xp ") && one.contains("lattice_agent-")).unwrap();
-            let rss = of_program.lines().find_map(|line| line.strip_prefix("Rss:")).unwrap();
-            rss.trim().trim_end_matches(" kB").parse().unwrap()
-        };
-        let before = resident();
-        assert!(unmap_program().unwrap() > 0);
-        let after = resident();
-        assert!(after < before / 2, "{before} kB, then {after} kB");
     }
 }

@@ -691,9 +691,8 @@ async fn passed(until: Option<Instant>) {
 /// The points at which a test may kill the agent: before a report is sent, and directly after.
 fn points_of(item: &ReportItem) -> [Point; 2] {
     match item {
-        ReportItem::Prepared { .. } | ReportItem::PrepareFailed { .. } | ReportItem::PortsOpen { .. } => {
-            [Point::PreparedReportUnsent, Point::PreparedReportSent]
-        }
+        ReportItem::Prepared { .. } | ReportItem::PrepareFailed { .. } => [Point::PreparedReportUnsent, Point::PreparedReportSent],
+        ReportItem::PortsOpen { .. } => [Point::PortsReportUnsent, Point::PortsReportSent],
         ReportItem::Ended { .. } => [Point::EndedReportUnsent, Point::EndedReportSent],
         ReportItem::Released { .. } => [Point::ReleasedReportUnsent, Point::ReleasedReportSent],
         ReportItem::Checkpointed { .. } => [Point::SaveReportUnsent, Point::SaveReportSent],

@@ -311,6 +311,12 @@ impl Allocation {
         }
     }
 
+    /// The project that names where its output, its checkpoints and its traces are stored: that of its submission, so
+    /// that they are found after a change of its project.
+    pub fn stored_project(&self) -> &str {
+        self.submitted_values.as_deref().map_or(self.spec.project.as_str(), |values| values.project.as_str())
+    }
+
     /// The version of its settings: how often they were changed since the submission.
     pub fn version(&self) -> u64 {
         self.submitted_values.as_deref().map_or(0, |values| values.changes)
@@ -517,6 +523,8 @@ mod tests {
         let submitted = AllocationSpec::clone(&allocation.spec);
         allocation.submitted_values = Some(Box::new(SubmittedValues { scaling: None, place: None, ..SubmittedValues::of(&submitted) }));
         test_builders::spec_of(&mut allocation).name = "renamed".to_owned();
+        test_builders::spec_of(&mut allocation).project = "other".to_owned();
+        assert_eq!(allocation.stored_project(), submitted.project, "its output and checkpoints stay where they are");
         assert!(allocation.was_submitted_as(&submitted));
         assert!(!allocation.was_submitted_as(&AllocationSpec { scaling: None, ..submitted }));
     }

@@ -1,8 +1,8 @@
 //! DAGs: allocations that are submitted together as the steps of one graph, all of them or none.
 //!
 //! ```text
-//!   submission (names) ──dag_graph: order, faults──▶ steps in order, with ids ──ledger──▶ one allocation for each
-//!                                                                                  and a record of the graph
+//!   submission (names) ──agent: order, faults──▶ steps in order, with ids ──ledger──▶ one allocation for each
+//!                                                                              and a record of the graph
 //! ```
 //!
 //! The edges of a DAG are dependencies of its allocations ([`crate::dependency`]) and work as such:

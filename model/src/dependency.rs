@@ -257,7 +257,7 @@ pub struct OutputPlace {
     pub name: String,
     /// The allocation's tenant.
     pub tenant: String,
-    /// The allocation's project.
+    /// The allocation's project, as submitted.
     pub project: String,
 }
 

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
+use uuid::Uuid;
 
 /// The most records in one page.
 pub const PAGE_LEN_MAX: u32 = 1000;
@@ -40,6 +41,8 @@ pub struct HistoryQuery {
     pub states: Vec<AllocationState>,
     /// With these job numbers, at most [`JOBS_MAX`]; empty: with any.
     pub jobs: Vec<u64>,
+    /// Parts of this task group, scaled service or DAG alone; `None`: all.
+    pub part_of: Option<Uuid>,
     /// With all of these tags.
     pub tags: BTreeMap<String, String>,
     /// Ended at this time or after it.

@@ -125,11 +125,13 @@ impl JobStepEnd {
 
 impl JobStepTotals {
     fn add(&mut self, step: &JobStep) {
-        self.begun += 1;
+        // The totals to which this is added may be those of another node.
+        let add_one = |count: &mut u64| *count = count.saturating_add(1);
+        add_one(&mut self.begun);
         match step.end.as_ref().map(|end| end.state) {
-            Some(AllocationState::Completed) => self.completed += 1,
-            Some(AllocationState::Failed) => self.failed += 1,
-            Some(_) => self.cancelled += 1,
+            Some(AllocationState::Completed) => add_one(&mut self.completed),
+            Some(AllocationState::Failed) => add_one(&mut self.failed),
+            Some(_) => add_one(&mut self.cancelled),
             None => {}
         }
     }

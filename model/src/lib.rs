@@ -29,7 +29,6 @@ pub mod conformance;
 pub mod constraint;
 pub mod count;
 pub mod dag;
-pub mod dag_graph;
 pub mod data;
 pub mod dependency;
 pub mod duration;

@@ -26,6 +26,8 @@ pub enum Part {
     Adopt,
     /// From the entry point's end to the acknowledged release.
     End,
+    /// While the ports that it exposes are reported.
+    Ports,
     /// While a terminal is attached.
     Terminal,
     /// While output is uploaded to the log store.
@@ -174,6 +176,9 @@ points! {
     GoneWritten = "gone-written", End, Any;
     ReleasedReportUnsent = "released-report-unsent", End, Any;
     ReleasedReportSent = "released-report-sent", End, Any;
+    // Exposed ports that accept connections.
+    PortsReportUnsent = "ports-report-unsent", Ports, Any;
+    PortsReportSent = "ports-report-sent", Ports, Any;
     // An attached terminal.
     TerminalMade = "terminal-made", Terminal, Any;
     TerminalAsked = "terminal-asked", Terminal, Any;

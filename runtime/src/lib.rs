@@ -11,6 +11,7 @@
 //!   cgroup     scopes in the v2 tree: create, kill, watch, sweep, recognise
 //!   binding    a process's processors and memory nodes
 //!   process    one program: born inside its cgroup, as its user, with nothing of ours
+//!   program_pages the resident pages of a program's own code
 //!   pty        terminals that we make
 //!   topology   processors, memory and GPUs of this machine
 //!   exits      exit statuses on disk, for when the shim itself is dead
@@ -31,6 +32,7 @@ pub mod identity;
 pub mod image;
 pub mod mounts;
 pub mod process;
+pub mod program_pages;
 pub mod project_quota;
 pub mod pty;
 pub mod remove;

@@ -5,7 +5,7 @@ use crate::draft::Draft;
 use crate::grouping;
 use crate::node_set::NodeSet;
 use crate::quotas::Quotas;
-use crate::untouched::More;
+use crate::untouched::{Likeness, More};
 use lattice_model::tenant::Excess;
 use lattice_model::{Allocation, AllocationSpec, Node};
 use std::cmp::Reverse;
@@ -91,17 +91,20 @@ fn free(state: &Draft<'_>, class: &Class, quotas: &Quotas<'_>, allocation: &Allo
     let most = allocation.spec.nodes_most() as usize;
     let constraints = &allocation.spec.constraints;
     let is_free_choice = class.groups_max(allocation) == grouping::ANY && !constraints.conformance && constraints.together().is_none();
+    let are_open = |likeness: &Likeness| state.are_open_until(likeness.windows, class.reservation(), until_ms);
     let enough = if most > 1 && is_free_choice && !quotas.depend_on_nodes(allocation) {
-        grouping::enough(state.columns, &nodes, state.untouched.counts(kinds), most, is_ordered(allocation))
+        let untouched = state.untouched.counts(kinds).filter(|of| are_open(&of.likeness));
+        grouping::enough(state.columns, &nodes, untouched, most, is_ordered(allocation))
     } else {
         None
     };
     let more = match enough {
         Some(enough) => {
             nodes.retain(|node| enough.has(Some(state.columns.conformance_group[*node]), state.columns.topology_group[*node]));
-            state.untouched.first(kinds, |likeness| enough.has(likeness.conformance_group, likeness.topology_group), most, &mut nodes)
+            let is_wanted = |of: &Likeness| enough.has(of.conformance_group, of.topology_group) && are_open(of);
+            state.untouched.first(kinds, is_wanted, most, &mut nodes)
         }
-        None => state.untouched.first(kinds, |_| true, most, &mut nodes),
+        None => state.untouched.first(kinds, are_open, most, &mut nodes),
     };
     nodes.sort_unstable();
     Free { nodes, more }

@@ -2,6 +2,7 @@
 //! them from one plan to the next: what they say stays as long as the same nodes are registered alike
 //! ([`is_alike`]).
 
+use crate::calendar::Calendar;
 use crate::node_set::NodeSet;
 use crate::untouched::{Alike, Likeness};
 use crate::view::View;
@@ -30,6 +31,8 @@ pub struct Columns {
     pub place: Vec<usize>,
     /// The most GPUs that a node has.
     pub gpus_most: u32,
+    /// When operators have set nodes aside.
+    pub calendar: Calendar,
     /// Which nodes are alike.
     pub alike: Alike,
     /// Those that gossip shows alive.
@@ -48,13 +51,15 @@ impl Columns {
         let (kind, kinds) = kinds(&nodes);
         let (conformance_group, conformance_groups) = conformance_groups(&nodes);
         let (topology_group, topology_groups) = topology_groups(&nodes);
+        let index: HashMap<NodeId, usize> = nodes.iter().enumerate().map(|(at, node)| (node.id.clone(), at)).collect();
+        let calendar = Calendar::of(view, &index, nodes.len());
         let alike = nodes.iter().enumerate().map(|(at, node)| Likeness {
             kind: kind[at],
             conformance_group: has_conformance_group(node).then_some(conformance_group[at]),
             topology_group: topology_group[at],
+            windows: calendar.list_of(at),
         });
         let none = NodeSet::empty(nodes.len());
-        let index: HashMap<NodeId, usize> = nodes.iter().enumerate().map(|(at, node)| (node.id.clone(), at)).collect();
         let mut place = vec![0; nodes.len()];
         for (at, node) in hostlist::by_name(nodes.iter().map(|node| &node.id)).into_iter().enumerate() {
             place[index[node]] = at;
@@ -63,6 +68,7 @@ impl Columns {
             index,
             place,
             alike: Alike::of(alike),
+            calendar,
             conformance_group,
             conformance_groups,
             topology_group,
@@ -123,7 +129,7 @@ impl Columns {
         assert_eq!((&self.up, &self.leaving, self.gpus_most), (&other.up, &other.leaving, other.gpus_most));
         assert_eq!((&self.alive, &self.claimable), (&other.alive, &other.claimable));
         assert_eq!((self.conformance_groups, self.topology_groups), (other.conformance_groups, other.topology_groups));
-        assert_eq!(self.alike, other.alike);
+        assert_eq!((&self.alike, &self.calendar), (&other.alike, &other.calendar));
     }
 }
 

@@ -45,7 +45,7 @@ pub struct Draft<'a> {
     /// Those of them of which nothing is held, now or later.
     pub untouched: Untouched<'a>,
     /// Those in service of which what ends last leaves no core ([`crate::held::Held::full`]), and of which
-    /// this plan holds nothing more, and nothing is held whose end is counted from now.
+    /// this plan holds nothing more, and nothing is held whose end is counted from now; without those that have windows.
     pub full: NodeSet,
     pub floors: Floors,
     /// When nodes are set aside by reservations.
@@ -90,9 +90,8 @@ impl<'a> Draft<'a> {
         }
         draft.vacant = draft.open.clone();
         draft.vacant.keep(&untouched);
-        // They are looked at one by one, although no work holds them.
-        for node in draft.windows.nodes() {
-            untouched.remove(node);
+        // When they are available does not follow from what holds them.
+        for node in draft.windows.nodes(draft.now_ms) {
             draft.full.remove(node);
         }
         draft.untouched = Untouched::of(&columns.alike, untouched);
@@ -179,6 +178,11 @@ impl<'a> Draft<'a> {
     /// Whether no window of another reservation than this one is in the way of work from now until then.
     pub fn is_open_until(&self, node: usize, reservation: Option<&str>, until_ms: u64) -> bool {
         self.windows.first(node, reservation, self.now_ms, until_ms).is_none()
+    }
+
+    /// The same for nodes with these windows: [`crate::calendar::Calendar::list_of`].
+    pub fn are_open_until(&self, windows: usize, reservation: Option<&str>, until_ms: u64) -> bool {
+        self.windows.first_of(windows, reservation, self.now_ms, until_ms).is_none()
     }
 
     /// Whether so much of the node is free from now until then; `None`: the whole node.

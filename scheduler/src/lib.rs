@@ -19,6 +19,7 @@
 mod backlog;
 mod borrowing;
 pub mod broker;
+mod calendar;
 mod choice;
 mod classes;
 mod columns;

@@ -269,11 +269,8 @@ impl<'a> Planner<'a> {
     fn begin_form(&mut self, of: &Queue<'a>, queue: usize, form: Waiting<'a>) -> Option<Vec<usize>> {
         let (Waiting { allocation, class }, progress) = (form, &self.progress[queue]);
         let is_stopped = is_fifo(of) && progress.is_stopped;
-        if is_stopped || progress.looks_left == 0 || self.headroom.obstacle(allocation).is_some() {
-            return None;
-        }
-        // The window of its own reservation is not in the way of work, also before it is open.
-        if Obstacle::of_reservation(self.state.view, allocation, Timestamp(self.state.now_ms)).is_some() {
+        let is_closed = Obstacle::of_reservation(self.state.view, allocation, Timestamp(self.state.now_ms)).is_some();
+        if is_closed || is_stopped || progress.looks_left == 0 || self.headroom.obstacle(allocation).is_some() {
             return None;
         }
         let until_ms = self.state.now_ms.saturating_add(duration_at_ms(&allocation.spec, self.state.now_ms)?);
@@ -422,8 +419,9 @@ impl<'a> Planner<'a> {
             return Decision::Blocked { obstacle, later: true };
         }
         let floor_ms = if is_fifo { progress.floor_ms } else { 0 };
-        progress.look_at(2 * self.classes.all[class].candidates.len());
-        let found = reserve::find(&self.state, &self.classes.all[class], self.headroom.quotas_later(), allocation, floor_ms);
+        let (of_class, quotas, mut searches) = (&self.classes.all[class], self.headroom.quotas_later(), 0);
+        let found = reserve::find(&self.state, of_class, quotas, allocation, floor_ms, &mut searches);
+        progress.look_at(2 * searches * of_class.candidates.len());
         let window = allocation.spec.reservation.as_ref().and_then(|name| self.state.view.reservations.get(name));
         if let (Found::Reservation(found), Some(window)) = (&found, window)
             && window.is_over(Timestamp(found.start_ms))

@@ -63,13 +63,14 @@ pub enum Found {
 }
 
 /// The earliest reservation for an allocation that cannot begin now, not before `floor_ms`. Nodes
-/// that are full now are candidates like all others.
-pub fn find(state: &Draft<'_>, class: &Class, quotas: &Quotas<'_>, allocation: &Allocation, floor_ms: u64) -> Found {
+/// that are full now are candidates like all others. `searches`: how often it looked at all candidates.
+pub fn find(state: &Draft<'_>, class: &Class, quotas: &Quotas<'_>, allocation: &Allocation, floor_ms: u64, searches: &mut usize) -> Found {
     let mut floor_ms = floor_ms.max(state.now_ms);
     let lasts_ms = duration_ms(&allocation.spec);
     // No search finds a start before that of the search before it, at which a window was in the way of some node. Each
     // search passes at least one window on all nodes.
     for _ in 0..state.windows.count() {
+        *searches += 1;
         let found = find_from(state, class, quotas, allocation, floor_ms);
         let is_in_way = |found: &Reservation| {
             let until_ms = found.start_ms.saturating_add(lasts_ms);
@@ -80,7 +81,13 @@ pub fn find(state: &Draft<'_>, class: &Class, quotas: &Quotas<'_>, allocation: &
             Found::Reservation(_) | Found::OutOfService | Found::OverQuota { .. } => return found,
         };
     }
+    *searches += 1;
     find_from(state, class, quotas, allocation, floor_ms)
+}
+
+/// From when on nodes are looked at. What is available is so for good, but for windows.
+fn least_ms(state: &Draft<'_>, floor_ms: u64) -> u64 {
+    if state.windows.count() > 0 { floor_ms } else { 0 }
 }
 
 /// The earliest start at which enough nodes are available, each by itself.
@@ -88,8 +95,7 @@ fn find_from(state: &Draft<'_>, class: &Class, quotas: &Quotas<'_>, allocation: 
     if let Some((start_ms, nodes)) = earliest_by_end(state, class, quotas, allocation, floor_ms) {
         return Found::Reservation(reservation(state, class, start_ms, nodes));
     }
-    // What is available is so for good, but for windows: then it counts from when on that is looked at.
-    let least_ms = if state.windows.count() > 0 { floor_ms } else { 0 };
+    let least_ms = least_ms(state, floor_ms);
     let at = |node: usize, not_before_ms: u64| available(state, class, allocation, node, not_before_ms.max(least_ms));
     let up = class.candidates.iter().filter(|node| state.service[*node] == Service::Up);
     let mut available: Vec<Available> = up.map(|node| at(node, 0)).collect();
@@ -157,11 +163,13 @@ fn earliest_by_end(
     let is_any_choice = is_any_choice && !grouping::is_contiguous(&allocation.spec);
     let are_enough = state.columns.up.and_len(&class.candidates) >= wanted && wanted > 0;
     let ends_are_few = state.kept.held.by_end.len() <= ENDS_PER_CANDIDATE_MAX * class.candidates.len();
-    if !is_any_choice || !are_enough || !ends_are_few || quotas.depend_on_nodes(allocation) || state.windows.count() > 0 {
+    if !is_any_choice || !are_enough || !ends_are_few || quotas.depend_on_nodes(allocation) {
         return None;
     }
+    // Those with windows are among them: see [`Draft::full`].
     let others = state.columns.up.and_without(&class.candidates, &state.full);
-    let mut others: Vec<Available> = others.map(|node| available(state, class, allocation, node, 0)).collect();
+    let not_before_ms = least_ms(state, floor_ms);
+    let mut others: Vec<Available> = others.map(|node| available(state, class, allocation, node, not_before_ms)).collect();
     let by_end = &state.kept.held.by_end;
     let full = |(free_ms, Reverse(node)): &(u64, Reverse<usize>)| {
         let is_candidate = state.full.contains(*node) && class.candidates.contains(*node);

@@ -7,7 +7,7 @@ use lattice_model::test_builders::spec_of;
 use lattice_model::{Allocation, NodeState, Resources};
 
 /// So many ranks with a core each, for an hour.
-fn spread(n: u64, ranks: u32, is_shared: bool) -> Allocation {
+pub(crate) fn spread(n: u64, ranks: u32, is_shared: bool) -> Allocation {
     let mut allocation = lasting(pending(n, 1, n), 60);
     let spec = spec_of(&mut allocation);
     (spec.nodes_max, spec.tasks_per_node, spec.launch.ranks) = (Some(ranks), ranks, ranks);

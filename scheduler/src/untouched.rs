@@ -18,6 +18,8 @@ pub struct Likeness {
     pub conformance_group: Option<usize>,
     /// Their topology group.
     pub topology_group: usize,
+    /// The list of their windows ([`crate::calendar::Calendar::list_of`]).
+    pub windows: usize,
 }
 
 /// How many untouched nodes are alike, and the first of them.

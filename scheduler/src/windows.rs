@@ -8,31 +8,23 @@
 //! Work without an end begins on a node after its last window. Work that names a reservation counts that one's
 //! window as free time, and has only the reservation's nodes as candidates.
 
+use crate::calendar::Calendar;
 use crate::columns::Columns;
 use crate::view::View;
 use lattice_model::{Reservation, Timestamp};
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The windows that are open or come, by node.
 pub struct Windows<'a> {
-    /// Each in the order of time: no two overlap on a node. Nodes without windows are absent.
-    of_nodes: BTreeMap<usize, Vec<&'a Reservation>>,
-    /// How many reservations these are of.
+    calendar: &'a Calendar,
+    /// How many reservations are not over.
     count: usize,
 }
 
 impl<'a> Windows<'a> {
-    pub fn of(view: &'a View, columns: &Columns, now_ms: u64) -> Self {
-        let mut of_nodes: BTreeMap<usize, Vec<&Reservation>> = BTreeMap::new();
-        let mut to_come: Vec<&Reservation> = view.reservations.values().map(|r| &**r).filter(|r| !r.is_over(Timestamp(now_ms))).collect();
-        to_come.sort_by_key(|reservation| reservation.start);
-        let count = to_come.len();
-        for reservation in to_come {
-            for node in reservation.nodes.iter().filter_map(|node| columns.index.get(node)) {
-                of_nodes.entry(*node).or_default().push(reservation);
-            }
-        }
-        Self { of_nodes, count }
+    pub fn of(view: &View, columns: &'a Columns, now_ms: u64) -> Self {
+        let count = view.reservations.values().filter(|reservation| !reservation.is_over(Timestamp(now_ms))).count();
+        Self { calendar: &columns.calendar, count }
     }
 
     /// The number of reservations.
@@ -40,20 +32,28 @@ impl<'a> Windows<'a> {
         self.count
     }
 
-    /// The nodes that have windows.
-    pub fn nodes(&self) -> impl Iterator<Item = usize> {
-        self.of_nodes.keys().copied()
+    /// The nodes that have windows which are not over.
+    pub fn nodes(&self, now_ms: u64) -> impl Iterator<Item = usize> {
+        let has_window = |list: &Vec<Arc<Reservation>>| list.iter().any(|reservation| !reservation.is_over(Timestamp(now_ms)));
+        let have_windows: Vec<bool> = self.calendar.lists.iter().map(has_window).collect();
+        let lists: &[usize] = if self.count == 0 { &[] } else { &self.calendar.of_node[..] };
+        lists.iter().enumerate().filter(move |(_, list)| have_windows[**list]).map(|(node, _)| node)
     }
 
     /// When windows begin that are not open at this time, in milliseconds.
     pub fn starts(&self, now_ms: u64) -> impl Iterator<Item = u64> {
-        self.of_nodes.values().flatten().map(|reservation| reservation.start.0).filter(move |start_ms| *start_ms > now_ms)
+        self.calendar.lists.iter().flatten().map(|reservation| reservation.start.0).filter(move |start_ms| *start_ms > now_ms)
     }
 
     /// The first window in the way of work on this node in that time. `own`: the reservation that the work names.
     pub fn first(&self, node: usize, own: Option<&str>, from_ms: u64, until_ms: u64) -> Option<&'a Reservation> {
-        let of_node = self.of_nodes.get(&node)?;
-        of_node.iter().copied().find(|other| own != Some(other.name.as_str()) && other.overlaps(from_ms, until_ms))
+        self.first_of(self.calendar.list_of(node), own, from_ms, until_ms)
+    }
+
+    /// The same on nodes with this list of windows: [`Calendar::list_of`].
+    pub fn first_of(&self, list: usize, own: Option<&str>, from_ms: u64, until_ms: u64) -> Option<&'a Reservation> {
+        let of_list = self.calendar.lists[list].iter();
+        of_list.map(|other| &**other).find(|other| own != Some(other.name.as_str()) && other.overlaps(from_ms, until_ms))
     }
 
     /// From when on, but not before `from_ms`, work of this length is on the node without a window in its way.

@@ -1,10 +1,11 @@
 //! Nodes that operators set aside for a time: exact plans.
 
 use crate::backfill_tests::{began, lasting, placed, reason, starts, summary};
+use crate::spread_tests::spread;
 use crate::tests::{NOW, id, pending, view, with_plan};
 use crate::{Outlook, View, explain};
 use lattice_model::test_builders::spec_of;
-use lattice_model::{Allocation, Reservation, Resources, Revision, Timestamp, Timing, hostlist};
+use lattice_model::{Allocation, Reservation, Revision, Timestamp, Timing, hostlist};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -106,13 +107,11 @@ fn work_that_names_a_reservation_waits_for_its_start_and_is_in_nobodys_way() {
 }
 
 #[test]
-fn spread_ranks_wait_for_the_start_of_their_reservation() {
-    let mut allocation = naming(lasting(pending(1, 1, 10), 60), "course");
-    let spec = spec_of(&mut allocation);
-    (spec.nodes_max, spec.tasks_per_node, spec.launch.ranks) = (Some(2), 2, 2);
-    spec.spread = Some(Resources { cores: 1, ..Resources::default() });
-    let v = with_window(view(2, vec![allocation]), "course", "n[1-2]", (30, 90));
+fn work_whose_ranks_are_spread_waits_for_the_start_too() {
+    let waits = || view(2, vec![naming(spread(1, 2, true), "course")]);
+    let v = with_window(waits(), "course", "n[1-2]", (30, 90));
     assert_eq!((placed(&v), reason(&v, 1)), (vec![], "reservation to come: course".to_owned()));
+    assert_eq!(placed(&with_window(waits(), "course", "n[1-2]", (-1, 90))), [(id(1), vec!["n1".into()])]);
 }
 
 #[test]

@@ -52,6 +52,8 @@ use waiting::Waiting;
 /// Events taken from the kernel at a time.
 const EVENTS_PER_TURN: usize = 64;
 
+/// The time after which the start of a shim and of its first processes counts as over.
+const SETTLED_AFTER_MS: u64 = 10_000;
 /// Tokens of epoll; those of launches' sockets are higher ([`socket_token`]).
 const LISTENER: u64 = 0;
 const AGENT: u64 = 1;
@@ -125,6 +127,8 @@ pub struct Shim {
     task_warning: Option<EndWarning>,
     /// Whether the work is a command, and no script.
     is_command: bool,
+    /// When the pages of the program that only the start used are unmapped; `None`: they are.
+    settled_at: Option<u64>,
 }
 
 /// The allocation's script.
@@ -277,6 +281,7 @@ impl Shim {
             warning: PendingWarning::new(warning),
             task_warning,
             is_command,
+            settled_at: Some(now_ms() + SETTLED_AFTER_MS),
         })
     }
 

@@ -76,7 +76,7 @@ pub struct UserFiles {
 struct CopiedLog {
     /// How far, in bytes.
     bytes: Arc<AtomicU64>,
-    log: File,
+    log: Arc<File>,
     path: PathBuf,
 }
 
@@ -141,9 +141,10 @@ impl UserFiles {
         let mut logs = Vec::with_capacity(outputs.len());
         for to in outputs {
             let log = log(&to).map_err(|error| NotOpened::Refused(format!("its log file for --{}: {error}", to.option)))?;
-            let read = log.try_clone().map_err(|error| NotOpened::Refused(format!("its log file for --{}: {error}", to.option)))?;
+            // One descriptor for both: a node may have many hundred ranks.
+            let log = Arc::new(log);
             let (key, copied) = ((number, rank, to.stream), Arc::<AtomicU64>::default());
-            self.copied.insert(key, CopiedLog { bytes: Arc::clone(&copied), log: read, path: to.path.clone() });
+            self.copied.insert(key, CopiedLog { bytes: Arc::clone(&copied), log: Arc::clone(&log), path: to.path.clone() });
             logs.push(NewLog { key, log, copied, to });
         }
         let answer = self.ask(self.within_lease(self.wait_max), |answer| Request::Open { logs, input, answer });

@@ -153,6 +153,9 @@ fn filter(statement: &mut Statement, query: &HistoryQuery, dialect: Dialect) {
     if !query.jobs.is_empty() {
         statement.push(" AND job IN (").bind_all(query.jobs.iter().map(|job| Value::number(*job))).push(")");
     }
+    if let Some(whole) = query.part_of {
+        statement.push(" AND part_of = ").bind(Value::text(whole.to_string()));
+    }
     for (key, value) in &query.tags {
         match dialect {
             Dialect::Sqlite => statement
@@ -218,6 +221,7 @@ pub(crate) mod tests {
             name: String::new(),
             states: Vec::new(),
             jobs: Vec::new(),
+            part_of: None,
             tags: [].into(),
             from: Timestamp(0),
             until: Timestamp(i64::MAX as u64),

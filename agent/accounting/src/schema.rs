@@ -43,7 +43,7 @@ static JOB_NUMBERS: &[&str] =
     &["ALTER TABLE ended_work ADD COLUMN job BIGINT NOT NULL DEFAULT 0", "CREATE INDEX ended_work_by_job ON ended_work (job)"];
 
 /// How far each sink is, see [`crate::sink_progress::SinkPosition`]; and the number of the latest correction of each record,
-/// or its own, in the order of which sinks get them.
+/// or its own, in the order of which sinks get them. Parts are found by what they are parts of.
 static SINKS: &[&str] = &[
     "CREATE TABLE accounting_sink (
         sink TEXT NOT NULL PRIMARY KEY,
@@ -53,6 +53,7 @@ static SINKS: &[&str] = &[
     "ALTER TABLE ended_work ADD COLUMN changed BIGINT NOT NULL DEFAULT 0",
     "UPDATE ended_work SET changed = sequence",
     "CREATE INDEX ended_work_by_change ON ended_work (changed)",
+    "CREATE INDEX ended_work_by_whole ON ended_work (part_of) WHERE part_of IS NOT NULL",
 ];
 
 /// The table with one row about the store itself. It is there before the first step.

@@ -25,7 +25,7 @@ use lattice_agent_common::config::accounting::{AccountingSettings, FileSinkSetti
 use lattice_agent_common::node_problems::NodeProblems;
 use lattice_model::ended_work::EndedWork;
 use lattice_model::history::PAGE_LEN_MAX;
-use lattice_model::{Backoff, with_causes};
+use lattice_model::{Backoff, Timestamp, with_causes};
 use std::time::Duration;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
@@ -92,12 +92,13 @@ impl Receiver {
         }
     }
 
-    async fn deliver(&mut self, store: &Store, work: Vec<EndedWork>) -> Result<(), Failed> {
+    /// `until`: the last number of the batch, of which some records may have been corrected since.
+    async fn deliver(&mut self, store: &Store, work: Vec<EndedWork>, until: u64) -> Result<(), Failed> {
         match self {
             Self::Http(sink) => Ok(sink.deliver(store.id(), &work).await?),
             Self::File(settings) => {
                 let (path, rotate_bytes) = (settings.path.clone(), settings.rotate_mib << 20);
-                let writing = tokio::task::spawn_blocking(move || file::append(&path, rotate_bytes, &work));
+                let writing = tokio::task::spawn_blocking(move || file::append(&path, rotate_bytes, &work, until));
                 Ok(writing.await.map_err(Failed::Writer)??)
             }
         }
@@ -110,6 +111,8 @@ pub(crate) struct SinkTask {
     accounting: Accounting,
     problems: NodeProblems,
     status: SinkStatus,
+    /// A correction that is the first to wait, and since when this agent sees it.
+    waiting_correction: Option<(u64, Timestamp)>,
 }
 
 /// The sinks of these settings.
@@ -118,7 +121,7 @@ pub(crate) fn sinks(settings: &AccountingSettings, accounting: &Accounting, prob
     let file = (!settings.file_sink.path.as_os_str().is_empty()).then(|| Receiver::File(settings.file_sink.clone()));
     let task = |receiver: Receiver| {
         let status = SinkStatus { kind: receiver.kind().to_owned(), target: receiver.target(), ..SinkStatus::default() };
-        SinkTask { receiver, accounting: accounting.clone(), problems: problems.clone(), status }
+        SinkTask { receiver, accounting: accounting.clone(), problems: problems.clone(), status, waiting_correction: None }
     };
     http.into_iter().chain(file).map(task).collect()
 }
@@ -163,7 +166,7 @@ impl SinkTask {
         let is_repeated = position.sending > position.delivered;
         let (until, limit) = if is_repeated { (position.sending, PAGE_LEN_MAX) } else { (u64::MAX, self.receiver.batch_records()) };
         let work = store.work_after(position.delivered, until, limit).await?;
-        let Some((oldest, last)) = work.first().map(|work| work.ended_at).zip(work.last().map(|work| work.sequence)) else {
+        let Some((since, last)) = work.first().map(|first| self.waits_since(first)).zip(work.last().map(|work| work.sequence)) else {
             let reached = if is_repeated { position.sending } else { stored.max(position.delivered) };
             let passed = SinkPosition { delivered: reached, sending: reached };
             if passed != position {
@@ -176,14 +179,23 @@ impl SinkTask {
         if sending != position {
             store.move_sink(kind, position, sending).await?;
         }
-        let lag_ms = clock::now().since_ms(oldest);
+        let lag_ms = clock::now().since_ms(since);
         self.show(position.delivered, stored, lag_ms);
         let count = work.len() as u64;
-        self.receiver.deliver(&store, work).await?;
+        self.receiver.deliver(&store, work, sending.sending).await?;
         store.move_sink(kind, sending, SinkPosition { delivered: last, ..sending }).await?;
         self.accounting.counts().record_delivered(kind, count);
         self.succeed(last, stored, lag_ms);
         Ok(Next::AtOnce)
+    }
+
+    /// Since when a record waits: since its end. A correction may be of work that ended long ago.
+    fn waits_since(&mut self, work: &EndedWork) -> Timestamp {
+        if work.corrects.is_none() {
+            return work.ended_at;
+        }
+        let known = self.waiting_correction.filter(|(sequence, _)| *sequence == work.sequence);
+        self.waiting_correction.insert(known.unwrap_or_else(|| (work.sequence, clock::now()))).1
     }
 
     /// Shows how far the sink is. `lag_ms`: the age of the oldest record that it does not have.

@@ -21,7 +21,7 @@ pub struct SinkStatus {
     pub delivered: u64,
     /// How many records of the store it does not have yet; right after a recovery from a backup, more are counted.
     pub waiting: u64,
-    /// The age of the oldest of them, in milliseconds since that work ended; 0: none waits.
+    /// The age of the oldest of them, in milliseconds since that work ended (of a correction: since the agent found it); 0: none waits.
     pub lag_ms: u64,
     /// Why the latest delivery failed; empty: it did not.
     pub problem: String,

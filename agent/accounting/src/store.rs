@@ -400,6 +400,7 @@ pub(crate) mod tests {
         let former = [
             "DROP TABLE accounting_sink",
             "DROP INDEX ended_work_by_change",
+            "DROP INDEX ended_work_by_whole",
             "ALTER TABLE ended_work DROP COLUMN changed",
             "DROP INDEX ended_work_by_job",
             "ALTER TABLE ended_work DROP COLUMN job",

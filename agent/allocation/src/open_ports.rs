@@ -48,13 +48,13 @@ fn awaited(share: &DesiredShare) -> BTreeMap<u16, bool> {
 }
 
 async fn report_open_ports(context: Shared, share: Arc<DesiredShare>, mut checks: Checks, detail: watch::Sender<Detail>) {
-    let is_probed = checks.probe.is_some();
     let mut pauses = Backoff::new(CHECK_INTERVAL.0, CHECK_INTERVAL.1);
     let mut is_logged = false;
     loop {
         let Found { open, closed } = checks.look().await;
         // A replica that leaves is listed no more.
         if draining::is_leaving(&context, &share) {
+            detail.send_if_modified(|d| d.unlisted.take().is_some());
             return;
         }
         if !open.is_empty() {
@@ -65,11 +65,8 @@ async fn report_open_ports(context: Shared, share: Arc<DesiredShare>, mut checks
             tracing::info!(allocation = %share.allocation, %why, "an exposed port is not listed before it accepts connections");
             is_logged = true;
         }
-        // The probes show their own results.
-        if !is_probed {
-            let text = closed.as_ref().map_or_else(|| "running".to_owned(), |why| format!("running; not listed as a service yet: {why}"));
-            detail.send_if_modified(|d| std::mem::replace(&mut d.text, text.clone()) != text);
-        }
+        // Apart from the text, which the probes set.
+        detail.send_if_modified(|d| std::mem::replace(&mut d.unlisted, closed.clone()) != closed);
         if closed.is_none() {
             return;
         }
@@ -183,17 +180,17 @@ mod tests {
         let mut share = test_builders::desired_share("00000000-0000-4000-8000-000000000001".parse().unwrap());
         let port = closed_port().await;
         share.spec.connectivity.expose = vec![Exposed { name: "api".into(), port, protocol: "http".into() }];
-        let (share, detail) = (Arc::new(share), watch::Sender::new(Detail::default()));
+        let (share, detail) = (Arc::new(share), watch::Sender::new(Detail { text: "running".into(), ..Detail::default() }));
         let mut shown = detail.subscribe();
         let _running = begin(&bench.handles, &share, detail).expect("it exposes a port");
         shown.changed().await.unwrap();
         let awaited = format!("running; not listed as a service yet: port {port} at 127.0.0.1: connection refused");
-        assert_eq!(shown.borrow_and_update().text, awaited);
+        assert_eq!(shown.borrow_and_update().status_text(), awaited);
         let _service = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.unwrap();
         let event = tokio::time::timeout(Duration::from_secs(10), bench.events.recv()).await.unwrap();
         let expected = Event::PortsOpened { allocation: share.allocation, epoch: share.epoch, ports: vec![port] };
         assert_eq!(event, Some(expected));
         shown.changed().await.unwrap();
-        assert_eq!(shown.borrow().text, "running");
+        assert_eq!(shown.borrow().status_text(), "running");
     }
 }

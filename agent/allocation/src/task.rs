@@ -159,6 +159,12 @@ impl AllocationTask {
         self.senders.detail.send_modify(|d| text.clone_into(&mut d.text));
     }
 
+    /// The work is being ended: it is neither probed, nor are its ports checked.
+    fn end_checks(&mut self) {
+        (self.probing, self.checking_ports) = (None, None);
+        self.senders.detail.send_if_modified(|d| d.unlisted.take().is_some());
+    }
+
     /// Publishes whether launches can begin.
     fn publish_run_state(&self) {
         let runs = self.phase.is_started() && self.line.is_synced() && self.lease.may_begin();
@@ -245,9 +251,7 @@ impl AllocationTask {
             FromShim::Going => {}
             FromShim::ScriptStarted => self.began(),
             FromShim::LaneOpened => self.lane_opened(),
-            FromShim::LanePaused { why } => {
-                self.set_detail(&why.map_or_else(|| "running".to_owned(), |why| format!("running; the lane begins no task: {why}")));
-            }
+            FromShim::LanePaused { why } => self.show_lane_pause(why.as_deref()),
             FromShim::TasksEnded { report, .. } => self.tasks_ended(report),
             FromShim::RunLease { until_ms } => self.handle_lease(RunLeaseEvent::Reported { until_ms }).await,
             FromShim::RunLeaseLapsed => self.handle_lease(RunLeaseEvent::Lapsed).await,

@@ -314,7 +314,7 @@ pub async fn probe(store: &CheckpointStore) -> Storage {
 
 /// The time and duration of a checkpoint, from its manifest; `None`: there is no readable one.
 async fn last_saved(store: &CheckpointStore, allocation: &Allocation, id: CheckpointId) -> Result<Option<LastSaved>, LastSavedError> {
-    let (tenant, project) = (allocation.spec.tenant.clone(), allocation.spec.project.clone());
+    let (tenant, project) = (allocation.spec.tenant.clone(), allocation.stored_project().to_owned());
     let owner = Owner { tenant, project, allocation: allocation.id };
     match tokio::time::timeout(ANSWER_TIMEOUT, store.manifest(&owner, id)).await {
         Ok(Ok(manifest)) => {

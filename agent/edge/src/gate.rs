@@ -143,8 +143,9 @@ impl Gate {
     async fn caller(&self, headers: &HeaderMap, from: Source, certificate: Option<&ServiceCertificate>) -> Result<NetworkPeer, Refusal> {
         match certificate {
             Some(certificate) => {
-                let checked = certificate.check(clock::now());
-                checked.inspect_err(|_| self.counts.authenticated("certificate", "revoked"))?;
+                let now = clock::now();
+                let result = if now >= certificate.expires_at { "expired" } else { "revoked" };
+                certificate.check(now).inspect_err(|_| self.counts.authenticated("certificate", result))?;
                 if !headers.contains_key(AUTHORIZATION) {
                     return self.service(certificate).await;
                 }

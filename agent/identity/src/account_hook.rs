@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   exit code 0, one name ──▶ the account         exit code ≠ 0 ──▶ refused, with the last line of standard error
-//!   not started, too slow, too long an answer ──▶ nobody knows at present
+//!   not started, killed, too slow, too long an answer ──▶ nobody knows at present
 //! ```
 
 use crate::identified::Refused;
@@ -12,8 +12,10 @@ use lattice_agent_common::config::oidc::OidcSettings;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{Pid, User, geteuid};
 use serde_json::{Map, Value};
+use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -39,6 +41,8 @@ pub enum AccountHookError {
     NoProgram,
     #[error("it does not belong to root, or others can write to it: `chown root` and `chmod go-w` it")]
     OthersWrite,
+    #[error("others can change {0:?} on the way to it: the folders above it belong to root, `chmod go-w` them")]
+    Folder(PathBuf),
     #[error("api.oidc.account_hook_user: there is no user {0:?} on this machine")]
     NoUser(String),
     #[error("api.oidc.account_hook_user: user {0:?} cannot be looked up")]
@@ -58,6 +62,8 @@ enum RunError {
     Watch(#[source] io::Error),
     #[error("it took longer than {} s (api.oidc.account_hook_seconds) and was killed", .0.as_secs())]
     TooSlow(Duration),
+    #[error("it was killed by signal {0}")]
+    Killed(i32),
     #[error("it prints more than {OUTPUT_BYTES_MAX} bytes, or no name of an account")]
     Output,
 }
@@ -121,6 +127,9 @@ impl AccountHook {
                 let name = String::from_utf8(output).unwrap_or_default().trim_end().to_owned();
                 if is_account_name(&name) { Ok(name) } else { Err(self.unavailable(&RunError::Output)) }
             }
+            Ok(Done { status, .. }) if status.signal().is_some() => {
+                Err(self.unavailable(&RunError::Killed(status.signal().unwrap_or_default())))
+            }
             Ok(Done { errors, .. }) => Err(Refused::ByHook(reason(&errors))),
             Err(error) => Err(self.unavailable(&lattice_model::with_causes(&error))),
         }
@@ -140,6 +149,21 @@ impl AccountHook {
         }
         if about.uid() != self.owner || about.mode() & 0o022 != 0 {
             return Err(AccountHookError::OthersWrite);
+        }
+        self.check_folders()
+    }
+
+    /// Who can rename a folder or link on the way, can put another program of root in its place, such as a shell.
+    fn check_folders(&self) -> Result<(), AccountHookError> {
+        let real = fs::canonicalize(&self.program).map_err(AccountHookError::Inspect)?;
+        for path in self.program.ancestors().chain(real.ancestors()) {
+            let about = path.symlink_metadata().map_err(AccountHookError::Inspect)?;
+            let is_owned = about.uid() == 0 || about.uid() == self.owner;
+            // In a sticky folder, others rename nothing of root's.
+            let others_rename = about.is_dir() && about.mode() & 0o022 != 0 && about.mode() & 0o1000 == 0;
+            if !is_owned || others_rename {
+                return Err(AccountHookError::Folder(path.to_owned()));
+            }
         }
         Ok(())
     }
@@ -215,8 +239,7 @@ fn ids_of(user: &str) -> Result<(u32, u32), AccountHookError> {
 mod tests {
     use super::*;
     use crate::test_provider::settings;
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{PermissionsExt, symlink};
     use std::time::Instant;
 
     /// A folder with a program of this shell script.
@@ -285,6 +308,7 @@ mod tests {
         for (name, body) in [("long", "yes alice"), ("root", "echo root"), ("none", "true"), ("two", "echo a; echo b"), ("uid", "echo 7")] {
             assert!(unknown(name, body).await.contains("no name of an account"), "{name}");
         }
+        assert!(unknown("killed", "kill -9 $$").await.contains("killed by signal 9"));
     }
 
     #[tokio::test]
@@ -303,6 +327,22 @@ mod tests {
         let missing = OidcSettings { account_hook: script.0.join("missing"), ..settings() };
         assert!(matches!(AccountHook::of(&missing), Err(AccountHookError::Inspect(_))));
         assert!(AccountHook::of(&settings()).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_folder_or_a_link_that_others_can_change_names_nobody() {
+        let script = Script::new("folder", "echo alice");
+        let chmod = |mode: u32| fs::set_permissions(&script.0, fs::Permissions::from_mode(mode)).unwrap();
+        chmod(0o777);
+        assert!(matches!(script.hook(), Err(AccountHookError::Folder(path)) if path == script.0));
+        symlink(script.0.join("hook"), script.0.join("link")).unwrap();
+        let linked = OidcSettings { account_hook: script.0.join("link"), ..script.settings() };
+        let hook = || AccountHook::of_owner(&linked, geteuid().as_raw());
+        assert!(matches!(hook(), Err(AccountHookError::Folder(_))));
+        chmod(0o1777);
+        assert!(hook().is_ok_and(|hook| hook.is_some()), "sticky");
+        chmod(0o755);
+        assert!(script.hook().is_ok());
     }
 
     #[test]

@@ -57,6 +57,7 @@ pub struct WireHistoryQuery {
     pub name: String,
     pub states: Vec<WireEndState>,
     pub jobs: Vec<u64>,
+    pub part_of: Option<[u8; 16]>,
     pub tags: Vec<(String, String)>,
     /// Milliseconds since 1970.
     pub from_ms: u64,
@@ -187,7 +188,8 @@ impl From<WireHistoryCursor> for HistoryCursor {
 
 impl From<HistoryQuery> for WireHistoryQuery {
     fn from(query: HistoryQuery) -> Self {
-        let HistoryQuery { visible, kind, user, tenant, project, vcluster, name, states, jobs, tags, from, until, limit, after } = query;
+        let HistoryQuery { visible, kind, user, tenant, project, vcluster, name, states, jobs, part_of, tags, from, until, limit, after } =
+            query;
         let visible = match visible {
             Visible::All => None,
             Visible::Only { own, tenants } => {
@@ -210,6 +212,7 @@ impl From<HistoryQuery> for WireHistoryQuery {
             // Nothing has ended in another state.
             states: states.into_iter().filter_map(WireEndState::of).collect(),
             jobs,
+            part_of: part_of.map(|id| *id.as_bytes()),
             tags: tags.into_iter().collect(),
             from_ms: from.0,
             until_ms: until.0,
@@ -222,7 +225,8 @@ impl From<HistoryQuery> for WireHistoryQuery {
 impl WireHistoryQuery {
     /// Checks the bounds.
     pub fn checked(self) -> Result<HistoryQuery, FrameError> {
-        let Self { visible, kind, user, tenant, project, vcluster, name, states, jobs, tags, from_ms, until_ms, limit, after } = self;
+        let Self { visible, kind, user, tenant, project, vcluster, name, states, jobs, part_of, tags, from_ms, until_ms, limit, after } =
+            self;
         let tenants_count = visible.as_ref().map_or(0, |visible| visible.tenants.len());
         if limit > PAGE_LEN_MAX || tags.len() > TAGS_MAX || states.len() > TAGS_MAX || tenants_count > TENANTS_MAX || jobs.len() > JOBS_MAX
         {
@@ -249,6 +253,7 @@ impl WireHistoryQuery {
             name,
             states: states.into_iter().map(AllocationState::from).collect(),
             jobs,
+            part_of: part_of.map(Uuid::from_bytes),
             tags: tags.into_iter().collect(),
             from: Timestamp(from_ms),
             until: Timestamp(until_ms),
@@ -382,6 +387,7 @@ mod tests {
             name: "night-*".into(),
             states: vec![AllocationState::Failed],
             jobs: vec![12],
+            part_of: Some(Uuid::from_u128(5)),
             tags: [("run".into(), "4".into())].into(),
             from: Timestamp(1),
             until: Timestamp(9),

@@ -16,7 +16,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The status text of the allocation on this node; empty if there is none.
 pub fn of(context: &Context, id: AllocationId) -> String {
-    context.work.allocations.get(id).map(|handle| handle.detail.borrow().text.clone()).unwrap_or_default()
+    context.work.allocations.get(id).map(|handle| handle.detail.borrow().status_text()).unwrap_or_default()
 }
 
 /// Answers another agent.

@@ -268,6 +268,7 @@ async fn ended_work_is_for_agents_that_may_vouch_and_an_agent_without_a_store_sa
             name: String::new(),
             states: vec![],
             jobs: vec![],
+            part_of: None,
             tags: [].into(),
             from: Timestamp(0),
             until: Timestamp(1),

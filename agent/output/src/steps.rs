@@ -1,7 +1,7 @@
 //! `steps.jsonl`: the steps of an allocation, beside its output on its head. A line for each event.
 //!
 //! ```text
-//!   head of a launch ── began, ended ──▶ steps.jsonl ── at the allocation's end ──▶ LogStore: steps/<epoch>.json
+//!   head of a launch ── began, ended ──▶ steps.jsonl ── at the allocation's end ──▶ LogStore: steps/<epoch>.jsonl
 //! ```
 //!
 //! The file survives the agent and is bounded: above [`FILE_BYTES_MAX`] it is replaced by what its events add
@@ -43,8 +43,13 @@ impl StepFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             opened => opened?,
         };
-        file.write_all(&line)?;
-        if file.metadata()?.len() > FILE_BYTES_MAX { self.shorten() } else { Ok(()) }
+        let length = file.metadata()?.len();
+        if let Err(error) = file.write_all(&line) {
+            // What a full disk cut would make the next line unreadable as well.
+            let _ = file.set_len(length);
+            return Err(error);
+        }
+        if length + line.len() as u64 > FILE_BYTES_MAX { self.shorten() } else { Ok(()) }
     }
 
     /// Replaces the file by what its events add up to.

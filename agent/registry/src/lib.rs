@@ -69,6 +69,18 @@ pub struct AllocationHandle {
 pub struct Detail {
     pub shim_pid: Option<u32>,
     pub text: String,
+    /// Why a port that it exposes is not listed as a service; `None`: all are, or it exposes none.
+    pub unlisted: Option<String>,
+}
+
+impl Detail {
+    /// What its status shows.
+    pub fn status_text(&self) -> String {
+        match &self.unlisted {
+            Some(why) => format!("{}; not listed as a service yet: {why}", self.text),
+            None => self.text.clone(),
+        }
+    }
 }
 
 impl AllocationHandle {

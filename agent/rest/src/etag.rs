@@ -76,6 +76,11 @@ impl IfMatch {
         self.tags.is_some() || self.must_be_new
     }
 
+    /// Whether it names what was read, and not only that it exists.
+    pub(crate) fn names_a_tag(&self) -> bool {
+        self.tags.as_ref().is_some_and(|tags| tags.iter().all(|tag| tag != "*"))
+    }
+
     /// Refuses the change if what there is now has another tag; `None`: there is nothing.
     pub(crate) fn check(&self, now: Option<&Tag>) -> Result<(), Problem> {
         let refused =
@@ -108,6 +113,7 @@ mod tests {
         let with = |tags: &[&str]| IfMatch { tags: Some(tags.iter().map(|tag| (*tag).to_owned()).collect()), must_be_new: false };
         assert_eq!(with(&["\"x\"", &tag.0]).check(Some(&tag)), Ok(()));
         assert_eq!(with(&["*"]).check(Some(&tag)), Ok(()));
+        assert_eq!([with(&[&tag.0]), with(&["*"]), IfMatch::default()].map(|needed| needed.names_a_tag()), [true, false, false]);
         assert_eq!(IfMatch::default().check(None), Ok(()));
         let new = IfMatch { must_be_new: true, ..IfMatch::default() };
         assert_eq!((new.is_given(), new.check(None)), (true, Ok(())));

@@ -137,7 +137,7 @@ async fn whose<T>(api: &Api, request: &Request<T>, key: &str) -> Result<(Allocat
     let key = if key.is_empty() { within.as_deref().ok_or_else(|| Status::invalid_argument("no allocation is given"))? } else { key };
     let allocation = api.allocation(&caller, key).await?;
     api.check(&caller, &allocation).await?;
-    let (tenant, project) = (allocation.spec.tenant.clone(), allocation.spec.project.clone());
+    let (tenant, project) = (allocation.spec.tenant.clone(), allocation.stored_project().to_owned());
     let owner = Owner { tenant, project, allocation: allocation.id };
     Ok((allocation, owner))
 }

@@ -122,6 +122,16 @@ pub enum Authentication {
     Certificate { name: String },
 }
 
+impl Authentication {
+    /// What the caller presented, for people.
+    pub(super) fn noun(&self) -> &'static str {
+        match self {
+            Self::Oidc { .. } | Self::Token { .. } => "token",
+            Self::Certificate { .. } => "certificate",
+        }
+    }
+}
+
 impl fmt::Display for Authentication {
     /// For records: `token ID`, `login SUBJECT of ISSUER`, or `certificate NAME`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

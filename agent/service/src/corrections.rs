@@ -9,6 +9,7 @@ use super::caller::{Caller, Operator};
 use super::finding::{names_a_task, task_named};
 use lattice_api::v1;
 use lattice_ledger::{Action, Correction};
+use lattice_model::ended_work::EndedWork;
 use lattice_model::history::{HistoryKind, HistoryQuery, Visible};
 use lattice_model::{AllocationId, Timestamp};
 use lattice_quorum_client::wire::Request as Ask;
@@ -26,16 +27,20 @@ pub(super) struct Labels {
     pub(super) tags: BTreeMap<String, String>,
 }
 
+/// The records of the ended work with this job number, the newest first, as the accounting store has them.
+pub(super) async fn records_of(api: &Api, caller: &Caller, job: u64) -> Result<Vec<EndedWork>, Status> {
+    Ok(api.ended_page(caller.principal.uid, of_job(job)).await?.work)
+}
+
 /// Corrects the records of the ended work with this job number. They are on the audit log when this answers, and in the
 /// store soon after.
 pub(super) async fn correct(
     api: &Api,
     caller: &Caller,
     by_token: Option<Operator>,
-    job: u64,
+    (job, records): (u64, Vec<EndedWork>),
     labels: Labels,
 ) -> Result<v1::UpdateAllocationResponse, Status> {
-    let records = api.ended_page(caller.principal.uid, of_job(job)).await?.work;
     let Some(newest) = records.first().cloned() else {
         let text = format!("the accounting store has no record of job {job}");
         return Err(Status::not_found(format!(
@@ -48,10 +53,16 @@ pub(super) async fn correct(
         None if is_own => None,
         None => api.operator_by_role(caller).await?,
     };
-    for work in records {
+    // All of them before the first one is corrected.
+    for work in &records {
         if operator.is_none() {
-            api.check_ended(caller, &work).await?;
+            api.check_ended(caller, work).await?;
         }
+        if has_parts(api, caller, work).await? {
+            return Err(whole_has_ended(work.allocation));
+        }
+    }
+    for work in records {
         let correction = Box::new(Correction { work, project: labels.project.clone(), tags: labels.tags.clone() });
         let by = caller.principal.clone();
         let ask = match &operator {
@@ -67,6 +78,21 @@ pub(super) async fn correct(
         is_task_group: false,
         is_scaled: false,
     })
+}
+
+/// Whether the store has records of lanes or replicas of this work.
+async fn has_parts(api: &Api, caller: &Caller, work: &EndedWork) -> Result<bool, Status> {
+    let query = HistoryQuery { jobs: Vec::new(), part_of: Some(work.allocation.0), limit: 1, ..of_job(work.job) };
+    Ok(!api.ended_page(caller.principal.uid, query).await?.work.is_empty())
+}
+
+/// The refusal to correct a whole of which the parts have the use, and the records.
+pub(super) fn whole_has_ended(id: AllocationId) -> Status {
+    Status::failed_precondition(format!(
+        "allocation {} has ended, and the records of its lanes or replicas are not corrected through it\nhint: give a project and tags \
+         while a task group or a service lives",
+        id.short()
+    ))
 }
 
 impl Api {
@@ -111,6 +137,7 @@ fn of_job(job: u64) -> HistoryQuery {
         name: String::new(),
         states: Vec::new(),
         jobs: vec![job],
+        part_of: None,
         tags: BTreeMap::new(),
         from: Timestamp(0),
         until: Timestamp(u64::MAX),

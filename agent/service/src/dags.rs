@@ -9,6 +9,7 @@
 use super::Api;
 use super::allocations::LIST_MAX;
 use super::api::QUORUM_TIMEOUT;
+use super::dag_graph::{self, GraphFault, NamedStep};
 use super::dependencies::whole_id;
 use super::images;
 use super::mail;
@@ -22,7 +23,6 @@ use lattice_api::spec::{ImageRequest, is_singleton, singleton};
 use lattice_api::v1;
 use lattice_api::v1::dag_service_server::DagService;
 use lattice_ledger::Action;
-use lattice_model::dag_graph::{self, GraphFault, NamedStep};
 use lattice_model::spec::SPEC_BYTES_MAX;
 use lattice_model::{AllocationId, AllocationState, Dag, DagId, DagStep, DagSubmission, Principal, Step, Timestamp};
 use lattice_quorum_client::CallError;

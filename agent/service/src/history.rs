@@ -93,8 +93,9 @@ impl AccountingService for Api {
         self.user(&request).await?;
         let caller = self.caller(&request).await?;
         let mut shown = self.accounting_status().await?;
-        if !shown.problem.is_empty() && !self.sees_causes(&caller).await? {
-            DEGRADED.clone_into(&mut shown.problem);
+        let has_causes = !shown.problem.is_empty() || !shown.sinks.is_empty();
+        if has_causes && !self.sees_causes(&caller, &request).await? {
+            without_causes(&mut shown);
         }
         Ok(Response::new(shown))
     }
@@ -109,9 +110,13 @@ impl AccountingService for Api {
 
 impl Api {
     /// Whether the caller runs the cluster: causes name machines and what lies there.
-    async fn sees_causes(&self, caller: &Caller) -> Result<bool, Status> {
+    async fn sees_causes<T>(&self, caller: &Caller, request: &Request<T>) -> Result<bool, Status> {
         if caller.within.is_some() {
             return Ok(false);
+        }
+        // A credential that proves nothing shows nothing: the call itself is everybody's.
+        if self.operator_by_token(request).await.is_ok_and(|operator| operator.is_some()) {
+            return Ok(true);
         }
         let roles = self.standing(caller).await?.roles;
         Ok(roles.operator || roles.system_admin || roles.root)
@@ -172,6 +177,21 @@ impl Api {
 
 /// What everybody sees of a problem.
 const DEGRADED: &str = "degraded: ended work is not stored at present, and waits; operators see why";
+/// What everybody sees of a sink's problem.
+const SINK_DEGRADED: &str = "degraded: the latest delivery failed; operators see why";
+
+/// Leaves what everybody may know: where a sink is, and why something fails, is for those who run the cluster.
+fn without_causes(shown: &mut v1::AccountingStatusResponse) {
+    if !shown.problem.is_empty() {
+        DEGRADED.clone_into(&mut shown.problem);
+    }
+    for sink in &mut shown.sinks {
+        sink.target.clear();
+        if !sink.problem.is_empty() {
+            SINK_DEGRADED.clone_into(&mut sink.problem);
+        }
+    }
+}
 
 fn problem(problem: String) -> stores::StoreReport {
     stores::StoreReport { problem, ..stores::StoreReport::default() }
@@ -248,6 +268,7 @@ fn question(asked: v1::HistoryRequest, visible: Visible, kind: HistoryKind) -> R
         kind,
         states,
         jobs: asked.jobs,
+        part_of: None,
         after,
         user: asked.user,
         tenant: asked.tenant,
@@ -340,6 +361,30 @@ mod tests {
         assert_eq!(of(&operator, "AccountingService/History"), Visible::All);
         assert_eq!(of(&operator, "AccountingService/Export"), Visible::All);
         assert_eq!(of(&Roles::default(), "AccountingService/Export"), Visible::Only { own, tenants: BTreeMap::new() });
+    }
+
+    #[test]
+    fn causes_and_where_sinks_are_are_for_those_who_run_the_cluster() {
+        let sink = |problem: &str| v1::AccountingSink {
+            kind: "http".into(),
+            target: "https://billing.example.org/x".into(),
+            delivered: 8,
+            problem: problem.into(),
+            ..Default::default()
+        };
+        let mut shown = v1::AccountingStatusResponse {
+            problem: "/var/lib/lattice: disk full".into(),
+            sinks: vec![sink("401 of 10.0.0.7"), sink("")],
+            ended: 9,
+            ..Default::default()
+        };
+        without_causes(&mut shown);
+        assert_eq!((shown.problem.as_str(), shown.ended), (DEGRADED, 9));
+        let sinks: Vec<_> = shown.sinks.iter().map(|sink| (sink.target.as_str(), sink.problem.as_str(), sink.delivered)).collect();
+        assert_eq!(sinks, [("", SINK_DEGRADED, 8), ("", "", 8)]);
+        let mut none = v1::AccountingStatusResponse::default();
+        without_causes(&mut none);
+        assert_eq!(none, v1::AccountingStatusResponse::default());
     }
 
     #[test]

@@ -30,6 +30,7 @@ mod command;
 mod comparing;
 mod connections;
 mod corrections;
+mod dag_graph;
 mod dags;
 mod denials;
 mod dependencies;

@@ -1,5 +1,6 @@
-//! Callers on the network: which methods their tokens open, how many streams one account may have, and that a stream ends
-//! when its token expires or is revoked. A terminal of a person who logged in lasts longer than the token.
+//! Callers on the network: which methods their tokens or certificates open, how many streams one account may have, and that
+//! a stream ends when its token or certificate expires, or its token is revoked. A terminal of a person who logged in lasts
+//! longer than the token.
 
 use super::connections::{Authentication, NetworkPeer};
 use super::revocations::{Revocations, Revoked};
@@ -38,6 +39,8 @@ pub(super) struct Admitted {
     left: Duration,
     /// For the stream of a token that can be revoked.
     revoked: Option<Revoked>,
+    /// With what the stream ends once `left` is over.
+    expired: fn() -> Status,
 }
 
 impl NetworkCallers {
@@ -48,17 +51,21 @@ impl NetworkCallers {
 
     /// Refuses a call that the caller's token does not open, and a stream too many.
     pub(super) fn admit(&self, peer: &NetworkPeer, method: &str, is_stream: bool, now: Timestamp) -> Result<Admitted, Status> {
+        let expired: fn() -> Status = match &peer.authentication {
+            Authentication::Token { .. } | Authentication::Oidc { .. } => token_expired,
+            Authentication::Certificate { .. } => certificate_expired,
+        };
         if now >= peer.expires_at {
             return Err(expired());
         }
         // A method without a row is in no scope.
         let rule = rule(method).ok_or_else(|| Status::unimplemented(format!("the API has no method {method}")))?;
         if !peer.scopes.allow(rule) {
-            return Err(Status::permission_denied(not_in_scopes(&peer.scopes, rule)));
+            return Err(Status::permission_denied(not_in_scopes(peer, rule)));
         }
         let left = Duration::from_millis(peer.expires_at.0.saturating_sub(now.0));
         if !is_stream {
-            return Ok(Admitted { slot: None, left, revoked: None });
+            return Ok(Admitted { slot: None, left, revoked: None, expired });
         }
         let most = self.streams_max;
         let slot = self.streams.take(peer.principal.uid, most).ok_or_else(|| {
@@ -71,22 +78,31 @@ impl NetworkCallers {
             // A token of a provider holds until it expires. The edge cuts the connection of a revoked certificate.
             Authentication::Oidc { .. } | Authentication::Certificate { .. } => (left, None),
         };
-        Ok(Admitted { slot: Some(slot), left, revoked })
+        Ok(Admitted { slot: Some(slot), left, revoked, expired })
     }
 }
 
-fn expired() -> Status {
+fn token_expired() -> Status {
     Status::unauthenticated("the token has expired\nhint: `lattice login`, or another token")
+}
+
+fn certificate_expired() -> Status {
+    Status::unauthenticated("the certificate has expired\nhint: an admin issues another one: `lattice quorum ca service`")
 }
 
 fn revoked() -> Status {
     Status::unauthenticated("the token was revoked\nhint: have a new token issued: `lattice admin token issue`")
 }
 
-fn not_in_scopes(scopes: &Scopes, rule: &Rule) -> String {
+fn not_in_scopes(NetworkPeer { scopes, authentication, .. }: &NetworkPeer, rule: &Rule) -> String {
     let opens = |scope: &Scope| scope.name().parse::<Scopes>().is_ok_and(|alone| alone.allow(rule));
     let needed = Scope::ALL.into_iter().find(opens).map_or("admin", Scope::name);
-    format!("{} needs the scope {needed}, and this token has {scopes}\nhint: use a token with the scope {needed}", rule.method)
+    let hint = match authentication {
+        Authentication::Token { .. } | Authentication::Oidc { .. } => "use a token",
+        Authentication::Certificate { .. } => "send a token of the account besides,",
+    };
+    let noun = authentication.noun();
+    format!("{} needs the scope {needed}, and this {noun} has {scopes}\nhint: {hint} with the scope {needed}", rule.method)
 }
 
 /// A stream of a caller on the network. It ends when its time is over or the token is revoked, with the status
@@ -96,18 +112,19 @@ pub(super) struct Expiring {
     _slot: Option<UserSlot>,
     expiry: Pin<Box<Sleep>>,
     revoked: Option<Revoked>,
+    expired: fn() -> Status,
 }
 
 impl Expiring {
     pub(super) fn new(body: Body, admitted: Admitted) -> Self {
-        let Admitted { slot, left, revoked } = admitted;
-        Self { body, _slot: slot, expiry: Box::pin(sleep(left)), revoked }
+        let Admitted { slot, left, revoked, expired } = admitted;
+        Self { body, _slot: slot, expiry: Box::pin(sleep(left)), revoked, expired }
     }
 
-    /// Why the token opens nothing any more; `None`: it does.
+    /// Why what the caller presented opens nothing any more; `None`: it does.
     fn over(&mut self, cx: &mut Context<'_>) -> Option<Status> {
         if self.expiry.as_mut().poll(cx).is_ready() {
-            return Some(expired());
+            return Some((self.expired)());
         }
         self.revoked.as_mut()?.poll_unpin(cx).is_ready().then(revoked)
     }
@@ -198,6 +215,21 @@ mod tests {
         assert!(refusal("work", "AllocationService/Get", 0).unwrap().1.starts_with("AllocationService/Get needs the scope read, "));
         assert_eq!(refusal("admin", "AllocationService/Nothing", 0).unwrap().0, Code::Unimplemented);
         assert_eq!(refusal("admin", "AllocationService/Get", 10_000).unwrap().0, Code::Unauthenticated);
+    }
+
+    #[tokio::test]
+    async fn a_certificate_is_called_one() {
+        let authentication = Authentication::Certificate { name: "account-ci".to_owned() };
+        let peer = NetworkPeer { authentication, ..peer("read,work") };
+        let denied = callers(1).admit(&peer, "AdminService/GrantRole", false, Timestamp(0)).err().unwrap();
+        assert_eq!(
+            denied.message(),
+            "AdminService/GrantRole needs the scope admin, and this certificate has read,work\n\
+             hint: send a token of the account besides, with the scope admin"
+        );
+        let late = callers(1).admit(&peer, "AllocationService/Get", false, Timestamp(10_000)).err().unwrap();
+        assert!(late.message().starts_with("the certificate has expired\n"), "{late}");
+        assert_eq!(end_of_stream(&callers(1), &peer, 9_980).await, "the certificate has expired");
     }
 
     #[test]

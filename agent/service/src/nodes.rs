@@ -81,7 +81,7 @@ impl NodeService for Api {
                     owner: local.share.owner.name.clone(),
                     name: work_name(&local.share.spec.name, local.share.lane, local.share.replica),
                     shim_pid: detail.shim_pid.unwrap_or(0),
-                    detail: detail.text,
+                    detail: detail.status_text(),
                     cpus: local.assignment.as_ref().map(|a| IndexSet(a.cpus.clone()).to_string()).unwrap_or_default(),
                     gpus: local.assignment.as_ref().map(|a| a.gpus.iter().cloned().collect()).unwrap_or_default(),
                 };

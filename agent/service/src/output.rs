@@ -62,7 +62,7 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
         until_ms: request.until_ms,
         dated: request.timestamps,
         tenant: allocation.spec.tenant.clone(),
-        project: allocation.spec.project.clone(),
+        project: allocation.stored_project().to_owned(),
         removable: is_removable(&allocation),
     };
     let (out, stream) = mpsc::channel(ITEMS_QUEUE_LEN);

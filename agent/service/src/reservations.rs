@@ -8,28 +8,41 @@ use lattice_api::v1::reservation_service_server::ReservationService;
 use lattice_api::v1::set_reservation_request::Names;
 use lattice_ledger::{Action, ReservationChange};
 use lattice_membership::cluster::Cluster;
-use lattice_model::{Allocation, NodeId, Reservation, Timestamp, hostlist};
+use lattice_model::{NodeId, Reservation, Timestamp, hostlist};
 use lattice_quorum_client::wire::{Answer, Request as Ask};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use tonic::{Request, Response, Status};
 
-/// How many allocations that name this reservation wait, and how many have nodes.
-fn count_work(cluster: &Cluster, name: &str) -> (u32, u32) {
-    let of_it = || cluster.allocations.values().filter(|a| a.spec.reservation.as_deref() == Some(name));
-    let count = |is_counted: fn(&Allocation) -> bool| u32::try_from(of_it().filter(|a| is_counted(a)).count()).unwrap_or(u32::MAX);
-    let waiting = count(Allocation::waits);
-    (waiting, count(|a| !a.state.is_without_nodes() && !a.state.is_terminal() && !a.shares.is_empty()))
+/// How many allocations name a reservation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct WorkCount {
+    waiting: u32,
+    /// Those with nodes.
+    running: u32,
 }
 
-/// A reservation for a response.
-fn shown(reservation: Reservation, cluster: &Cluster, now: Timestamp) -> v1::Reservation {
-    let (waiting, running) = count_work(cluster, &reservation.name);
+/// The allocations that name a reservation, by its name: one pass over all work, however many reservations there are.
+fn count_work(cluster: &Cluster) -> BTreeMap<String, WorkCount> {
+    let mut counts: BTreeMap<String, WorkCount> = BTreeMap::new();
+    for allocation in cluster.allocations.values() {
+        let Some(name) = &allocation.spec.reservation else { continue };
+        let is_running = !allocation.state.is_without_nodes() && !allocation.state.is_terminal() && !allocation.shares.is_empty();
+        let count = counts.entry(name.clone()).or_default();
+        count.waiting += u32::from(allocation.waits());
+        count.running += u32::from(is_running);
+    }
+    counts
+}
+
+/// A reservation for a response. `viewer`: the name of an account that sees no other accounts' names; `None`: it sees all.
+fn shown(reservation: Reservation, work: WorkCount, viewer: Option<&str>, now: Timestamp) -> v1::Reservation {
     let state = match (reservation.is_over(now), reservation.is_open(now)) {
         (true, _) => "Over",
         (false, true) => "Open",
         (false, false) => "ToCome",
     };
     let Reservation { name, nodes, start, end, tenants, users, maintenance, comment, created_by, created_at, revision: _ } = reservation;
+    let sees = |account: &str| viewer.is_none_or(|viewer| viewer == account);
     v1::Reservation {
         name,
         nodes: hostlist::fold(&nodes),
@@ -37,14 +50,14 @@ fn shown(reservation: Reservation, cluster: &Cluster, now: Timestamp) -> v1::Res
         start_ms: start.0,
         end_ms: end.0,
         tenants: tenants.into_iter().collect(),
-        users: users.into_iter().collect(),
+        users: users.into_iter().filter(|user| sees(user)).collect(),
         maintenance,
         comment,
-        created_by,
+        created_by: if sees(&created_by) { created_by } else { String::new() },
         created_at_ms: created_at.0,
         state: state.to_owned(),
-        waiting,
-        running,
+        waiting: work.waiting,
+        running: work.running,
     }
 }
 
@@ -71,13 +84,21 @@ fn change(request: v1::SetReservationRequest, create: bool) -> Result<Reservatio
 #[tonic::async_trait]
 impl ReservationService for Api {
     async fn list(&self, request: Request<v1::ListReservationsRequest>) -> Result<Response<v1::ListReservationsResponse>, Status> {
+        let caller = self.caller(&request).await?;
         self.user(&request).await?;
         let all = match self.quorum.call(&Ask::ListReservations, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Reservations(all) => all,
             other => return Err(unexpected(&other)),
         };
-        let (cluster, now) = (self.cluster.borrow().clone(), lattice_agent_common::clock::now());
-        let reservations = all.into_iter().map(|reservation| shown(reservation, &cluster, now)).collect();
+        let viewer = self.viewer_if(&caller, !all.is_empty()).await;
+        let viewer = (!viewer.sees_all()).then_some(caller.principal.name.as_str());
+        let (work, now) = (count_work(&self.cluster.borrow()), lattice_agent_common::clock::now());
+        let of_it = |name: &str| work.get(name).copied().unwrap_or_default();
+        let reservations = all.into_iter().map(|reservation| {
+            let work = of_it(&reservation.name);
+            shown(reservation, work, viewer, now)
+        });
+        let reservations = reservations.collect();
         Ok(Response::new(v1::ListReservationsResponse { reservations }))
     }
 
@@ -101,7 +122,7 @@ impl ReservationService for Api {
         let operator = self.operator(&request).await?;
         let by = operator.name.clone();
         let name = request.into_inner().name;
-        let (waiting, _) = count_work(&self.cluster.borrow(), &name);
+        let waiting = count_work(&self.cluster.borrow()).get(&name).map_or(0, |work| work.waiting);
         self.done(&operator.asks(Action::DeleteReservation { name, by })).await?;
         Ok(Response::new(v1::DeleteReservationResponse { waiting }))
     }
@@ -126,5 +147,30 @@ mod tests {
         assert_eq!((some.nodes.map(|nodes| nodes.len()), some.users.map(|users| users.len()), some.create), (Some(2), Some(1), true));
         let bad = v1::SetReservationRequest { name: name(), nodes: Some("n[1-".into()), ..Default::default() };
         assert!(change(bad, true).unwrap_err().message().starts_with("nodes: "));
+    }
+
+    #[test]
+    fn where_names_are_hidden_an_account_sees_its_own_alone() {
+        let reservation = || Reservation {
+            name: "course".into(),
+            nodes: hostlist::expand("n[1-2]").unwrap(),
+            start: Timestamp(1000),
+            end: Timestamp(2000),
+            tenants: ["physics".to_owned()].into(),
+            users: ["anna".to_owned(), "bob".to_owned()].into(),
+            maintenance: false,
+            comment: String::new(),
+            created_by: "olga".into(),
+            created_at: Timestamp(1),
+            revision: lattice_model::Revision(1),
+        };
+        let names = |viewer: Option<&str>| {
+            let shown = shown(reservation(), WorkCount { waiting: 2, running: 1 }, viewer, Timestamp(1000));
+            assert_eq!((shown.state.as_str(), shown.waiting, shown.running, shown.tenants), ("Open", 2, 1, vec!["physics".to_owned()]));
+            [shown.users, vec![shown.created_by]].concat()
+        };
+        assert_eq!(names(None), ["anna", "bob", "olga"]);
+        assert_eq!(names(Some("bob")), ["bob", ""]);
+        assert_eq!(names(Some("carl")), [""]);
     }
 }

@@ -123,7 +123,7 @@ impl Api {
     /// Why roles of the account do not count for this caller, and what to do about it; `None`: they count.
     pub(super) fn why_roles_do_not_count(&self, caller: &Caller) -> Option<String> {
         match &caller.network {
-            Some(peer) => roles_not_in_scopes(&peer.scopes),
+            Some(peer) => roles_not_in_scopes(&peer.scopes, peer.authentication.noun()),
             None => self.context.machine.slice.is_none().then(|| self.cannot_tell_work()),
         }
     }
@@ -230,10 +230,10 @@ pub(super) fn has_granted_roles(roles: &Roles) -> bool {
     roles.operator || roles.system_admin || !roles.admin_of.is_empty()
 }
 
-/// Why granted roles do not count for a caller whose token has these scopes.
-fn roles_not_in_scopes(scopes: &Scopes) -> Option<String> {
+/// Why granted roles do not count for a caller whose token or certificate, which is called `noun`, has these scopes.
+fn roles_not_in_scopes(scopes: &Scopes, noun: &str) -> Option<String> {
     let text = "roles of the account count only with the scope admin: use a token with it, or `lattice login`";
-    (!scopes.open_roles()).then(|| format!("the token has the scope {scopes}, and {text}"))
+    (!scopes.open_roles()).then(|| format!("the {noun} has the scope {scopes}, and {text}"))
 }
 
 /// The standing of a caller for whom no granted role counts. A tenant with members that only its role opens is closed to
@@ -308,9 +308,10 @@ mod tests {
 
     #[test]
     fn roles_count_for_a_token_with_the_scope_admin_alone() {
-        assert_eq!(roles_not_in_scopes(&Scopes::all()), None);
-        let why = roles_not_in_scopes(&"read,work".parse().unwrap()).unwrap();
-        assert!(why.starts_with("the token has the scope read,work, and roles of the account count only with the scope admin"), "{why}");
+        assert_eq!(roles_not_in_scopes(&Scopes::all(), "token"), None);
+        let why = roles_not_in_scopes(&Scopes::work(), "certificate").unwrap();
+        let begins = "the certificate has the scope read,work, and roles of the account count only with the scope admin";
+        assert!(why.starts_with(begins), "{why}");
     }
 
     #[test]

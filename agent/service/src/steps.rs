@@ -88,7 +88,7 @@ async fn launches(api: &Api, user: &Principal, allocation: &Allocation, run: &Ru
     let why = match of_node(&api.context, &run.head, api.mesh_address(&run.head).await, open).await {
         Ok(Some(steps)) => return (steps, String::new()),
         Ok(None) => {
-            let is_removable = allocation.ended_at.is_some_and(|at| now().since_ms(at) >= millis(RETENTION_AFTER_END));
+            let is_removable = run.end.as_ref().is_some_and(|end| now().since_ms(end.at) >= millis(RETENTION_AFTER_END));
             // Work that has just ended and left nothing had no launches.
             is_removable.then(|| "there is no record of launches: there were none, or it was removed with the output since".to_owned())
         }
@@ -96,7 +96,7 @@ async fn launches(api: &Api, user: &Principal, allocation: &Allocation, run: &Ru
     };
     let place = Place {
         tenant: allocation.spec.tenant.clone(),
-        project: allocation.spec.project.clone(),
+        project: allocation.stored_project().to_owned(),
         allocation: allocation.id,
         epoch: run.epoch,
     };

@@ -60,7 +60,7 @@ async fn find(api: &Api, caller: &Caller, key: &str) -> Result<Target, Status> {
     }
     let head = allocation.head().cloned().ok_or_else(|| Status::internal("a running allocation without nodes"))?;
     let nodes = allocation.nodes().cloned().collect();
-    let (tenant, project) = (allocation.spec.tenant.clone(), allocation.spec.project.clone());
+    let (tenant, project) = (allocation.spec.tenant.clone(), allocation.stored_project().to_owned());
     Ok(Target { allocation: allocation.id, epoch: allocation.epoch, head, nodes, owner: allocation.owner, tenant, project })
 }
 

@@ -53,7 +53,7 @@ pub(super) async fn set(api: &Api, request: Request<v1::SetTelemetryRequest>) ->
         }
     }
     api.done(&Ask::from(Action::SetTelemetry { allocation: allocation.id, by: caller.principal, id, mode, duration_ms })).await?;
-    let (tenant, project) = (allocation.spec.tenant.clone(), allocation.spec.project.clone());
+    let (tenant, project) = (allocation.spec.tenant.clone(), allocation.stored_project().to_owned());
     let place = Place { tenant, project, allocation: allocation.id, epoch: allocation.epoch }.of_traces();
     let store = api.context.work.spools.store().map(|store| store.url().to_owned()).unwrap_or_default();
     Ok(v1::SetTelemetryResponse { id: allocation.id.to_string(), mode: mode.to_string(), duration_ms, place, store })
@@ -81,7 +81,7 @@ pub(super) async fn read(
     };
     api.audit_measurements_read(&caller.principal, &allocation, "telemetry --read").await?;
     let held = api.watching(caller.principal.uid)?;
-    let (tenant, project) = (allocation.spec.tenant.clone(), allocation.spec.project.clone());
+    let (tenant, project) = (allocation.spec.tenant.clone(), allocation.stored_project().to_owned());
     let place = Place { tenant, project, allocation: allocation.id, epoch: allocation.epoch };
     let (out, pieces) = mpsc::channel(ITEMS_QUEUE_LEN);
     api.context.work.tasks.spawn(async move {

@@ -13,7 +13,7 @@
 use super::Api;
 use super::api::QUORUM_TIMEOUT;
 use super::caller::{Caller, Operator};
-use super::corrections::{Labels, correct};
+use super::corrections::{Labels, correct, records_of, whole_has_ended};
 use super::groups::refuse_part;
 use super::refusal::{status, unexpected};
 use lattice_api::operator::METADATA;
@@ -70,11 +70,14 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
         // The quorum may have forgotten it; the accounting store never does.
         Err(unknown) if unknown.code() == Code::NotFound && is_correction => {
             let Some(job) = key.parse::<u64>().ok().filter(|job| *job > 0) else { return Err(unknown) };
-            let corrected = correct(api, &caller, by_token, job, labels()).await;
-            return corrected.map_err(|error| match error.code() {
-                Code::NotFound | Code::FailedPrecondition => unknown,
-                _ => error,
-            });
+            let records = match records_of(api, &caller, job).await {
+                Ok(records) if !records.is_empty() => records,
+                Ok(_) => return Err(unknown),
+                // There is no store.
+                Err(error) if error.code() == Code::FailedPrecondition => return Err(unknown),
+                Err(error) => return Err(error),
+            };
+            return correct(api, &caller, by_token, (job, records), labels()).await;
         }
         Err(error) => return Err(error),
     };
@@ -83,8 +86,11 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
             operator_of(api, &caller, &allocation).await?;
         }
         refuse_part(&allocation, "be changed")?;
-        refuse_whole(&allocation)?;
-        return correct(api, &caller, by_token, allocation.number, labels()).await;
+        if allocation.is_task_group() || allocation.is_scaled_service() {
+            return Err(whole_has_ended(allocation.id));
+        }
+        let records = records_of(api, &caller, allocation.number).await?;
+        return correct(api, &caller, by_token, (allocation.number, records), labels()).await;
     }
     let operator = match by_token {
         Some(operator) => Some(operator),
@@ -107,19 +113,6 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
         is_task_group: allocation.is_task_group(),
         is_scaled: allocation.is_scaled_service(),
     })
-}
-
-/// Refuses to correct a whole of which the parts have the use, and the records.
-fn refuse_whole(allocation: &Allocation) -> Result<(), Status> {
-    if !allocation.is_task_group() && !allocation.is_scaled_service() {
-        return Ok(());
-    }
-    let text = format!(
-        "allocation {} has ended, and the records of its lanes or replicas are not corrected through it\nhint: give a project and tags \
-         while a task group or a service lives",
-        allocation.id.short()
-    );
-    Err(Status::failed_precondition(text))
 }
 
 /// The operator as whom the caller changes another's work; `None`: it changes it as itself, as it may.

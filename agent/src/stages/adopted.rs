@@ -6,7 +6,6 @@ use super::network_api::NetworkApi;
 use super::serving::Serving;
 use super::wiring::Channels;
 use crate::audit;
-use crate::footprint;
 use crate::gpus::{GpuWatching, Offering};
 use crate::job_mapping;
 use crate::journal::{JournalCounts, JournalError};
@@ -34,6 +33,7 @@ use lattice_placing as placing;
 use lattice_placing::{Placing, Rounds};
 use lattice_quorum_client::QuorumClient;
 use lattice_quorum_client::wire::NodeHealth;
+use lattice_runtime::program_pages;
 use lattice_scaling as scaling;
 use lattice_scaling::ScalingCounts;
 use lattice_service as service;
@@ -207,7 +207,7 @@ fn report_ready(
 fn unmap_when_settled(tasks: &TaskTracker, stop: CancellationToken) {
     tasks.spawn(async move {
         if stop.run_until_cancelled(tokio::time::sleep(SETTLED_AFTER)).await.is_some()
-            && let Err(error) = footprint::unmap_program()
+            && let Err(error) = program_pages::unmap()
         {
             tracing::debug!(%error, "the pages that only the start needed stay mapped");
         }

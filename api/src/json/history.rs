@@ -103,8 +103,8 @@ pub struct AccountingStatusJson {
 pub struct AccountingSinkJson {
     /// `http` or `file`.
     kind: String,
-    /// The URL without a query, or the path.
-    target: String,
+    /// The URL without a query, or the path. Null: it is shown to operators.
+    target: Option<String>,
     /// The number of the last end that it has, with all before.
     delivered: u64,
     /// How many records of the store it does not have.
@@ -192,7 +192,7 @@ impl From<&v1::AccountingSink> for AccountingSinkJson {
     fn from(sink: &v1::AccountingSink) -> Self {
         Self {
             kind: sink.kind.clone(),
-            target: sink.target.clone(),
+            target: text(&sink.target),
             delivered: sink.delivered,
             waiting: sink.waiting,
             lag_seconds: sink.lag_ms as f64 / 1000.0,

@@ -7,7 +7,6 @@ use crate::job_fields::{dependency_text, eligible_ms};
 use crate::node::State;
 use crate::sinfo::Group;
 use crate::step::StepRow;
-use lattice_model::hostlist;
 use serde_json::{Value, json};
 
 /// A number that may be absent.
@@ -186,8 +185,6 @@ fn accounted(job: &Job, context: &Context<'_>) -> Value {
 
 fn step(row: &StepRow, context: &Context<'_>) -> Value {
     let job = &row.job;
-    let names = hostlist::in_order(&row.nodes_text()).unwrap_or_default();
-    let names: Vec<&str> = names.iter().map(|node| node.as_str()).collect();
     // What was measured is of the whole job.
     let peak = job.allocation.memory_peak_bytes.filter(|_| row.step.is_entry).unwrap_or(0);
     let time = match row.step.is_entry {
@@ -200,7 +197,7 @@ fn step(row: &StepRow, context: &Context<'_>) -> Value {
     };
     json!({
         "exit_code": step_exit_code(row),
-        "nodes": { "count": row.step.node_count, "range": row.nodes_text(), "list": names },
+        "nodes": { "count": row.step.node_count, "range": row.nodes_text(), "list": row.node_names() },
         "state": [row.state().name()],
         "step": { "id": row.id_text(), "name": row.step.name },
         "tasks": { "count": row.step.ranks },

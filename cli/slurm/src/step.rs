@@ -8,6 +8,7 @@ use crate::state::JobState;
 use crate::time::{UNKNOWN, short_duration};
 use crate::units::or_null;
 use lattice_api::v1;
+use lattice_model::hostlist;
 
 /// The columns of `squeue --steps`.
 pub const DEFAULT: &str = "%.15i %.8j %.9P %.8u %.9M %N";
@@ -93,6 +94,11 @@ impl StepRow {
     /// Its nodes as a hostlist; those of the job if its own are not kept.
     pub fn nodes_text(&self) -> String {
         if self.step.nodes.is_empty() { self.job.nodes_text() } else { self.step.nodes.clone() }
+    }
+
+    /// The same, one by one.
+    pub fn node_names(&self) -> Vec<String> {
+        hostlist::in_order(&self.nodes_text()).unwrap_or_default().iter().map(|node| node.as_str().to_owned()).collect()
     }
 
     /// The logical processors that the job has on the step's nodes.
@@ -210,6 +216,7 @@ mod tests {
         assert_eq!((batch.id_text(), batch.elapsed_ms(NOW), batch.is_running()), ("12.batch".into(), Some(100_000), true));
         with(|context| {
             assert_eq!(failed.cpus(context), 4);
+            assert_eq!((failed.node_names(), batch.node_names()), (vec!["n1".to_owned()], vec!["n1".to_owned(), "n2".to_owned()]));
             let layout = Layout::of_letters(DEFAULT, STEP_FIELDS).unwrap();
             assert_eq!(layout.heading(), "         STEPID     NAME PARTITION     USER      TIME NODELIST");
             assert_eq!(layout.line(&failed, context), "           12.3      sim   default      ada      1:00 n1");

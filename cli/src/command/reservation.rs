@@ -158,6 +158,10 @@ fn subjects(r: &v1::Reservation) -> String {
     if r.maintenance {
         return "maintenance".to_owned();
     }
+    // Where the site hides names, only the caller's own is there.
+    if r.tenants.is_empty() && r.users.is_empty() {
+        return "others".to_owned();
+    }
     let tenants = r.tenants.iter().map(|tenant| format!("tenant {tenant}"));
     tenants.chain(r.users.iter().map(|user| format!("user {user}"))).collect::<Vec<_>>().join(", ")
 }

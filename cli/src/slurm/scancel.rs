@@ -143,13 +143,13 @@ async fn signal(client: &Client, options: &Options, id: &JobId) -> Result<String
         return Err(Failure::usage("a single task of a job array gets no signals").hint("cancel the task, or signal the whole job array"));
     }
     let targets: &[&str] = match (options.full, options.batch, id.step) {
+        (_, _, Some(Step::Extern | Step::Number(_))) => {
+            return Err(Failure::usage("a step gets no signal on its own")
+                .hint(format!("`scancel {0}.N` ends a step; `scancel --signal={signal} {0}` signals all steps", id.key)));
+        }
         (true, _, _) => &["script", "launches"],
         (false, true, _) | (false, false, Some(Step::Batch)) => &["script"],
         (false, false, None) => &["launches"],
-        (false, false, Some(Step::Extern | Step::Number(_))) => {
-            return Err(Failure::usage("a step gets no signal on its own")
-                .hint(format!("`scancel --signal={signal} {}` signals all steps", id.key)));
-        }
     };
     let mut processes = 0;
     for to in targets {

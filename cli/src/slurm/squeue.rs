@@ -16,7 +16,7 @@ use lattice_slurm::job::Job;
 use lattice_slurm::job_fields::{self, DETAIL_LETTERS, DETAIL_NAMES, JOB_FIELDS, OUTLOOK_LETTERS, sort};
 use lattice_slurm::json;
 use lattice_slurm::state::{JobState, States};
-use lattice_slurm::step::{self, STEP_FIELDS, StepRow};
+use lattice_slurm::step::{self, STEP_FIELDS};
 use lattice_slurm::units::listed;
 use std::ffi::OsString;
 use std::time::Duration;
@@ -77,11 +77,14 @@ async fn show_steps(session: &Session, args: &Squeue, named: &str, mut surroundi
     let is_data = args.data.json.is_some() || args.data.yaml.is_some();
     SQUEUE.refuse(is_data, "--json with -s", "`lattice status JOB --steps -o json` has the steps of a job")?;
     SQUEUE.refuse(args.iterate.is_some(), "-i with -s", "it shows the steps once")?;
+    SQUEUE.refuse(!args.states.is_empty() || args.start, "-t or --start with -s", "the steps that run are shown")?;
+    SQUEUE.refuse(args.sort.is_some(), "-S with -s", "steps are in the order of their jobs and of their numbers")?;
     let named = job_ids(&[named.to_owned()])?;
     let mut wanted = Wanted { without_outlook: true, ..wanted(args, &surroundings)? };
     if !named.is_empty() {
         wanted.ids = Some(named.clone());
     }
+    let (nodes, qos) = (expanded(&args.nodelist)?, listed(&all_or_variable(&args.qos, "SQUEUE_QOS")));
     let client = session.connect().await?;
     fetch_sizes(&client, &mut surroundings).await?;
     let layout = match (&args.long_format, &args.format) {
@@ -90,8 +93,12 @@ async fn show_steps(session: &Session, args: &Squeue, named: &str, mut surroundi
     };
     let layout = layout.map_err(wrong_format)?;
     let mut found = steps::rows(&client, &wanted, &named).await?;
-    found.retain(StepRow::is_running);
+    found.retain(|row| {
+        let is_reserved = args.reservation.as_ref().is_none_or(|name| row.job.allocation.reservation == *name);
+        is_reserved && row.is_running() && (nodes.is_empty() || row.node_names().iter().any(|name| nodes.contains(name)))
+    });
     surroundings.with(|context| {
+        found.retain(|row| qos.is_empty() || qos.iter().any(|one| one == row.job.qos(context)));
         let mut text = if args.noheader { String::new() } else { layout.heading() + "\n" };
         found.iter().for_each(|row| text.push_str(&(layout.line(row, context) + "\n")));
         print(&text)

@@ -71,11 +71,12 @@ async fn usage(client: &Client, id: &AskedJob, per_rank: bool) -> Result<Usage, 
     let job = job.filter(|job| job.state() == JobState::Running).ok_or_else(|| {
         Failure::other(format!("couldn't get steps for job {number}: it does not run now")).hint(format!("`sacct -j {number}` shows it"))
     })?;
-    let launch = id.step.filter(|step| *step != Step::Batch).and_then(launch_of_step);
-    let per_rank = per_rank || launch.is_some();
+    let step = id.step.filter(|step| *step != Step::Batch);
+    let per_rank = per_rank || step.is_some();
     let top = answer(client.allocations().top(v1::TopRequest { key, duration_ms: 0, per_gpu: false, per_rank })).await?;
-    if let (Some(launch), Some(step)) = (launch, id.step) {
+    if let Some(step) = step {
         let known = steps::find(client, &number.to_string(), step).await?;
+        let launch = launch_of_step(step).unwrap_or_default();
         if let Some(node) = top.nodes.iter().find(|node| !node.ranks_error.is_empty()) {
             return Err(Failure::other(format!("node {} does not measure ranks: {}", node.node, node.ranks_error)));
         }

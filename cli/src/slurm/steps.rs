@@ -4,6 +4,7 @@ use super::jobs::{AskedJob, REQUESTS_MAX, Wanted, expand};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_cli_session::failure::{Exit, Failure};
+use lattice_cli_session::message::write_message_line;
 use lattice_cli_session::session::answer;
 use lattice_slurm::account::has_steps;
 use lattice_slurm::job::{Job, Part};
@@ -34,7 +35,11 @@ pub async fn fetch_one(client: &Client, key: &str) -> Result<v1::ListStepsRespon
 /// The agent does not answer.
 pub async fn fetch(client: &Client, jobs: &[Job]) -> Result<StepsOfJobs, Failure> {
     let is_asked = |job: &&Job| job.part == Part::Whole && job.recorded.is_none() && has_steps(job);
-    let keys: Vec<String> = jobs.iter().filter(is_asked).take(JOBS_ASKED_MAX).map(|job| job.allocation.id.clone()).collect();
+    let mut keys: Vec<String> = jobs.iter().filter(is_asked).map(|job| job.allocation.id.clone()).collect();
+    if keys.len() > JOBS_ASKED_MAX {
+        write_message_line(format_args!("steps are shown of {JOBS_ASKED_MAX} jobs of {}: name the jobs, or their user", keys.len()));
+        keys.truncate(JOBS_ASKED_MAX);
+    }
     let mut found = StepsOfJobs::new();
     for some in keys.chunks(REQUESTS_MAX) {
         let mut requests = JoinSet::new();

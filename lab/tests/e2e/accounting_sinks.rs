@@ -195,6 +195,8 @@ fn sinks(w: &World) {
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let shown = w.ok(&["admin", "accounting", "status"]);
     assert!(shown.contains("http: has all up to ") && !shown.contains("geheim"), "{shown}");
+    let of_user = w.run_as(NOBODY, &["admin", "accounting", "status"]).out();
+    assert!(of_user.contains("http: has all up to ") && !of_user.contains("127.0.0.1"), "what it is is for operators: {of_user}");
 
     // The server refuses: nothing is skipped, and the reason is shown.
     server.set(Mode::Refuse);

@@ -110,8 +110,16 @@ fn late(w: &World) {
     w.wait("the awaited port to be shown", || w.at(&node).json(&["node", "status"]).is_ok_and(|now| now.to_string().contains(&awaited)));
     assert!(w.ok(&["explain", &id]).contains(&awaited));
     assert_eq!(w.run(&["service", "lookup", "late"]).code(), 3);
+    // An agent that dies around its report loses no port.
+    faults::kill_node(&w.dir, &node).unwrap();
     let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    for point in ["ports-report-unsent", "ports-report-sent"] {
+        faults::begin_node(&w.dir, &node, &[], &[("LATTICE_FAILPOINT", point)]).unwrap();
+        w.wait(&format!("the agent to come to {point}"), || !w.cluster().node(&node).unwrap().daemon.alive());
+    }
+    faults::start_node(&w.dir, &node).unwrap();
     wait_endpoints(w, "late", &[port]);
+    wait_endpoints(w, "stream", &[9]);
     // Whether it goes on to accept connections is a question for its liveness probe.
     drop(listener);
     faults::kill_node(&w.dir, &node).unwrap();

@@ -34,7 +34,7 @@ impl Ledger {
         }
         let spec = &*self.with_tenant(spec, owner, &context.login_tenants)?;
         self.admits_to_queue(spec)?;
-        self.admits_to_project(spec, owner)?;
+        self.admits_to_project(&spec.tenant, &spec.project, owner)?;
         admits_times(spec, context.at)?;
         self.admits_to_reservation(spec, owner, context.at)?;
         self.admits_dependencies(spec, owner)?;
@@ -96,7 +96,7 @@ impl Ledger {
     ) -> Result<(), Refusal> {
         let spec = &*self.with_tenant(spec, owner, login_tenants)?;
         self.admits_to_queue(spec)?;
-        self.admits_to_project(spec, owner)?;
+        self.admits_to_project(&spec.tenant, &spec.project, owner)?;
         admits_times(spec, now.max(self.time))?;
         self.admits_to_reservation(spec, owner, now.max(self.time))?;
         self.admits_dependencies(spec, owner)?;

@@ -199,7 +199,7 @@ impl Ledger {
             return Err(Refusal::AllocationExists { id });
         }
         self.admits_to_queue(spec)?;
-        self.admits_to_project(spec, owner)?;
+        self.admits_to_project(&spec.tenant, &spec.project, owner)?;
         admits_times(spec, self.time)?;
         self.admits_to_reservation(spec, owner, self.time)?;
         follows_few(spec)?;

@@ -325,8 +325,8 @@ pub(super) fn has_output_for(parent: &Allocation, owner: &Principal) -> bool {
 }
 
 fn output_place(parent: &Allocation) -> OutputPlace {
-    let AllocationSpec { tenant, project, .. } = &*parent.spec;
-    OutputPlace { name: parent.output_name().to_owned(), tenant: tenant.clone(), project: project.clone() }
+    let (tenant, project) = (parent.spec.tenant.clone(), parent.stored_project().to_owned());
+    OutputPlace { name: parent.output_name().to_owned(), tenant, project }
 }
 
 /// Whether this submits a task group or a scaled service, which get no nodes themselves.

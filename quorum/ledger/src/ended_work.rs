@@ -19,7 +19,8 @@
 //! of its former claims is kept here until it ends.
 //!
 //! A correction of a record's project and tags is numbered as an end is, and goes the same way: exactly once, after
-//! the record, and on the audit log. The buckets of use keep what they have.
+//! the record, and on the audit log. The buckets of use keep what they have. While the store lacks so much that half of
+//! the memory is full, corrections are refused: they must not push out ends.
 //!
 //! After a recovery from a backup the numbers continue far beyond those of the backup: the store may have
 //! numbers that the lost quorum gave, and what it has is never given again under another meaning.
@@ -115,7 +116,8 @@ impl Ledger {
         self.push_ended_work(context, work);
     }
 
-    /// Gives the store a correction of a record that it has. A repetition is the same correction once more.
+    /// Gives the store a correction of a record that it has. A repetition changes nothing while the first one waits, and is
+    /// the same correction once more after that.
     pub(super) fn correct_ended_work(
         &mut self,
         context: &mut ApplyContext,
@@ -124,34 +126,42 @@ impl Ledger {
         as_operator: bool,
     ) -> Result<Outcome, Refusal> {
         let Correction { work: before, project, tags } = correction;
-        let owner = Principal { name: before.user.clone(), uid: before.uid, gid: before.uid, groups: Vec::new() };
-        let roles = self.roles_of(by);
-        let tenant = roles.administered(&before.tenant, Some(before.ended_at));
-        if !as_operator && !roles.may("AllocationService/Update", roles.relation(by, &owner, tenant)) {
-            return Err(Refusal::NotYours { id: before.allocation, owner: before.user.clone() });
+        let (owner, tenant) = self.owner_and_tenant(before);
+        if !as_operator && !self.may("AllocationService/Update", by, &owner, &tenant) {
+            return Err(Refusal::NotYours { id: before.allocation, owner: owner.name });
         }
         let accounted = self.ends.accounted().ok_or(Refusal::NoStore)?;
         if before.corrects.is_some() || before.sequence > accounted.sequence {
             let why = format!("end {} is no record that accounting store {} has", before.sequence, accounted.store);
             return Err(Refusal::Malformed { why });
         }
+        // The agent read the record in the store, which may not have the latest correction yet.
+        let latest = self.ends.waiting_correction(before.sequence).filter(|latest| latest.allocation == before.allocation).cloned();
+        let now = latest.as_deref().unwrap_or(before);
         let next = EndedWork {
             sequence: self.ends.last + 1,
-            project: project.clone().unwrap_or_else(|| before.project.clone()),
-            tags: changed_tags(&before.tags, tags),
+            project: project.clone().unwrap_or_else(|| now.project.clone()),
+            tags: changed_tags(&now.tags, tags),
             corrects: Some(before.sequence),
             ..before.clone()
         };
         check_project_and_tags(&next.project, &next.tags).map_err(|error| Refusal::Malformed { why: error.to_string() })?;
         let mut changes = Vec::new();
-        if next.project != before.project {
-            changes.push(format!("project {} instead of {}", project_text(&next.project), project_text(&before.project)));
+        if next.project != now.project {
+            // An operator may name what is not registered any more, and whom a project has lost since.
+            if !as_operator {
+                self.admits_to_project(&tenant, &next.project, &owner)?;
+            }
+            changes.push(format!("project {} instead of {}", project_text(&next.project), project_text(&now.project)));
         }
-        if next.tags != before.tags {
-            changes.push(format!("tags {} instead of {}", tags_text(&next.tags), tags_text(&before.tags)));
+        if next.tags != now.tags {
+            changes.push(format!("tags {} instead of {}", tags_text(&next.tags), tags_text(&now.tags)));
         }
         if changes.is_empty() {
             return Ok(Outcome::Done);
+        }
+        if !self.ends.takes_correction(&next) {
+            return Err(Refusal::StoreTooFarBehind { store: accounted.store, waiting: self.ends.waiting_count() });
         }
         let detail = format!("end {}: {}", before.sequence, changes.join(", "));
         self.record(
@@ -164,6 +174,17 @@ impl Ledger {
         self.ends.last = next.sequence;
         self.push_ended_work(context, next);
         Ok(Outcome::Done)
+    }
+
+    /// Whose work a record is of, and the tenant whose admins it concerns (empty: none). Where the ledger still has the
+    /// work, that decides, and not what the agent says.
+    fn owner_and_tenant(&self, work: &EndedWork) -> (Principal, String) {
+        if let Some(allocation) = self.allocations.get(&work.allocation) {
+            return (allocation.owner.clone(), self.administered_tenant(allocation).to_owned());
+        }
+        let owner = Principal { name: work.user.clone(), uid: work.uid, gid: work.uid, groups: Vec::new() };
+        let is_former = self.tenants.get(&work.tenant).is_some_and(|tenant| work.ended_at <= tenant.since);
+        (owner, if is_former { String::new() } else { work.tenant.clone() })
     }
 
     fn push_ended_work(&mut self, context: &mut ApplyContext, work: EndedWork) {

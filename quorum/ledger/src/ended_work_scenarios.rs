@@ -206,10 +206,40 @@ fn a_correction_is_numbered_recorded_and_given_to_the_store_and_only_who_may_cha
     let tags: BTreeMap<String, String> = [("a".to_owned(), "1".to_owned())].into();
     let want = EndedWork { sequence: 2, project: "higgs".into(), tags, corrects: Some(1), ..work.clone() };
     assert_eq!(s.ledger.ended_work_after(0).map(|work| (**work).clone()).collect::<Vec<_>>(), [want.clone()]);
+    assert!(s.acted(correct(7, &work, "higgs")).is_empty(), "the answer was lost");
     // The store has it, and whoever asks again reads that.
     let now = EndedWork { sequence: 1, corrects: None, ..want };
     assert!(s.acted(correct(0, &now, "higgs")).is_empty());
     assert_eq!(waiting(&s), [2]);
+    // The ledger still has the work, so what an agent says of its owner does not count.
+    let forged = EndedWork { user: "u8".into(), uid: 8, ..now };
+    assert!(matches!(s.act(correct(8, &forged, "mine")), Err(Refusal::NotYours { owner, .. }) if owner == "u7"));
+}
+
+#[test]
+fn corrections_that_the_store_does_not_have_yet_add_up_and_do_not_push_out_ends() {
+    let mut s = Story::new(1);
+    let token = lease(&mut s);
+    s.done(account(1, 0, token));
+    end(&mut s, 1);
+    let work = s.ledger.ended_work_after(0).next().map(|work| (**work).clone()).unwrap();
+    s.done(account(1, 1, token));
+    let correct = |project: Option<String>, tag: Option<&str>| {
+        let tags = tag.into_iter().map(|value| ("a".to_owned(), value.to_owned())).collect();
+        let correction = Box::new(Correction { work: work.clone(), project, tags });
+        Action::CorrectEndedWork { correction, by: user(7), as_operator: false }
+    };
+    s.done(correct(Some("higgs".into()), None));
+    s.done(correct(None, Some("1")));
+    let latest = s.ledger.ended_work_after(2).next().unwrap();
+    assert_eq!((latest.project.as_str(), latest.tags.get("a").map(String::as_str)), ("higgs", Some("1")));
+    let full = (0..).find_map(|number: u32| s.act(correct(Some(format!("p{number}")), None)).err()).unwrap();
+    assert!(matches!(full, Refusal::StoreTooFarBehind { .. }) && full.remedy().is_some(), "{full}");
+    assert_eq!(s.ledger.ends_status().dropped, 0);
+    let ended = s.ledger.ends_status().ended;
+    s.done(account(1, ended, token));
+    s.done(correct(Some("later".into()), None));
+    invariant_indexes_equal_scans(&s.ledger);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //!   begin, end, requeue, a part of the walltime ──wanted?──▶ record MailDue, with all that the hook needs
 //! ```
 //!
-//! With `array_tasks` there is also a record for each task of a group that ends, but not for more than
+//! With `array_tasks` there is also a record for each task of a group that ran and ends, but not for more than
 //! [`TASK_MAILS_MAX`] of them: a group may have a million.
 //!
 //! The record has a copy of what it says, because the ended allocation may be dropped before the hook has run. Lanes and
@@ -146,12 +146,12 @@ impl Ledger {
         let wanted = self.allocations.get(&group)?.spec.mail.as_deref()?;
         let tasks = self.task_groups.get(&group)?;
         let is_every_end = wanted.events.contains(&MailEvent::End);
-        let count = tasks.failed + if is_every_end { tasks.completed + tasks.cancelled } else { 0 };
+        let count = tasks.failed + if is_every_end { tasks.completed } else { 0 };
         if !wanted.events.contains(&MailEvent::ArrayTasks) || count >= TASK_MAILS_MAX {
             return None;
         }
         // They are few, or no mail would be due.
-        let reported = tasks.ended.iter().filter(|(outcome, _)| is_every_end || outcome.is_failure());
+        let reported = tasks.ended.iter().filter(|(outcome, _)| is_mailed(**outcome, is_every_end));
         let tasks = reported.map(|(outcome, tasks)| (*outcome, tasks.clone())).collect();
         Some(EndedBefore { count, is_every_end, tasks })
     }
@@ -163,7 +163,7 @@ impl Ledger {
         let (Some(of_group), Some(wanted)) = (record.spec.tasks.as_deref(), record.spec.mail.as_deref()) else { return };
         let mut notices = Vec::new();
         let mut left = TASK_MAILS_MAX.saturating_sub(count) as usize;
-        for (outcome, ended) in tasks.ended.iter().filter(|(outcome, _)| is_every_end || outcome.is_failure()) {
+        for (outcome, ended) in tasks.ended.iter().filter(|(outcome, _)| is_mailed(**outcome, is_every_end)) {
             let known = before.get(outcome);
             let new = ended.iter().filter(|ordinal| known.is_none_or(|known| !known.contains(*ordinal)));
             for ordinal in new.take(left) {
@@ -193,6 +193,12 @@ impl Ledger {
             self.mail(context, id, event);
         }
     }
+}
+
+/// Whether there are mails about tasks that ended so. Those that are cancelled have none: a group that is stopped cancels
+/// all tasks that wait.
+fn is_mailed(outcome: TaskOutcome, is_every_end: bool) -> bool {
+    outcome.is_failure() || (is_every_end && outcome.is_success())
 }
 
 /// The tasks of a group that had ended before a change, as far as there are mails about them.

@@ -1,7 +1,7 @@
 //! Projects of tenants: what work may name, and whose work each takes.
 
 use super::scenarios::{Story, id, spec, user};
-use super::{Action, Outcome, QuotaChange, Refusal, SoftLimitsChange, TenantChange};
+use super::{Action, AllocationChange, Outcome, QuotaChange, Refusal, SoftLimitsChange, TenantChange};
 use lattice_model::access::{Project, ProjectChange, ProjectStep, Subject};
 use lattice_model::{AllocationSpec, AuditAction, Principal, RequeuePolicy};
 
@@ -52,6 +52,24 @@ fn work_of_a_tenant_with_projects_names_one_of_them_or_none() {
 }
 
 #[test]
+fn work_gets_no_project_later_that_a_submission_could_not_name() {
+    let mut s = story();
+    s.done(change("higgs", ProjectStep::Create));
+    s.done(add("higgs", 7));
+    submit(&mut s, 1, "", &user(7)).unwrap();
+    submit(&mut s, 2, "", &user(8)).unwrap();
+    let update = |number, by, project: &str| {
+        let change = AllocationChange { project: Some(project.to_owned()), ..AllocationChange::default() };
+        Action::UpdateAllocation { allocation: id(number), by: user(by), change, as_operator: by == 0 }
+    };
+    s.done(update(1, 7, "higgs"));
+    assert!(matches!(s.act(update(1, 7, "label")), Err(Refusal::NoSuchProject { .. })));
+    assert!(matches!(s.act(update(2, 8, "higgs")), Err(Refusal::NotOfProject { .. })));
+    assert!(matches!(s.act(update(2, 0, "higgs")), Err(Refusal::NotOfProject { .. })), "the owner counts");
+    s.done(update(1, 7, ""));
+}
+
+#[test]
 fn a_project_takes_work_of_its_members_from_the_first_one_on() {
     let mut s = story();
     s.done(change("higgs", ProjectStep::Create));
@@ -77,6 +95,31 @@ fn a_project_takes_work_of_its_members_from_the_first_one_on() {
     s.done(deleted);
     assert!(matches!(s.ledger.projects_of("physics"), Err(Refusal::NoSuchTenant { .. })));
     assert!(s.ledger.projects.is_empty());
+}
+
+#[test]
+fn a_change_of_the_project_is_admitted_as_a_submission_is() {
+    let mut s = story();
+    for project in ["higgs", "open"] {
+        s.done(change(project, ProjectStep::Create));
+    }
+    s.done(add("higgs", 7));
+    submit(&mut s, 1, "", &user(7)).unwrap();
+    submit(&mut s, 2, "", &user(8)).unwrap();
+    let update = |number: u128, by: u32, project: &str| {
+        let change = AllocationChange { project: Some(project.to_owned()), ..AllocationChange::default() };
+        Action::UpdateAllocation { allocation: id(number), by: user(by), change, as_operator: false }
+    };
+    s.done(update(1, 7, "higgs"));
+    assert!(matches!(s.act(update(2, 8, "higgs")), Err(Refusal::NotOfProject { .. })));
+    assert!(matches!(s.act(update(2, 8, "label")), Err(Refusal::NoSuchProject { .. })));
+    s.done(update(2, 8, "open"));
+    s.done(update(2, 8, ""));
+    // What it has stays, whoever has left since.
+    s.done(change("higgs", ProjectStep::Remove { account: account(7).name() }));
+    let renamed = AllocationChange { name: Some("other".to_owned()), ..AllocationChange::default() };
+    s.done(Action::UpdateAllocation { allocation: id(1), by: user(7), change: renamed, as_operator: false });
+    assert_eq!(s.ledger.allocation(id(1)).unwrap().spec.project, "higgs");
 }
 
 #[test]

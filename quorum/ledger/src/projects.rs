@@ -8,7 +8,8 @@
 //! A project is closed from its first member on, and stays so after its last one has left, as a tenant does. Members
 //! are accounts. An admin of the tenant is no member by that: it may make itself one.
 //!
-//! This is decided when work is submitted. Root means root while it acts for everybody.
+//! This is decided when work is submitted, and when its project is changed or corrected: its owner counts, whoever makes
+//! the change. Root means root while it acts for everybody.
 
 use super::refusal::Refusal;
 use super::roles::{is_well_formed, subject_text};
@@ -16,7 +17,7 @@ use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_ledger_state::projects::ProjectRecord;
 use lattice_model::access::{self, Project, ProjectChange, ProjectStep, SubjectName};
 use lattice_model::count::counted;
-use lattice_model::{AllocationSpec, AuditAction, Principal};
+use lattice_model::{AuditAction, Principal};
 
 /// Largest number of projects of one tenant.
 const PROJECTS_OF_TENANT_MAX: usize = if cfg!(test) { 10 } else { 1000 };
@@ -145,16 +146,15 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Refuses work whose project is not registered, or takes no work of this owner. The specification has its tenant.
-    pub(super) fn admits_to_project(&self, spec: &AllocationSpec, owner: &Principal) -> Result<(), Refusal> {
-        let AllocationSpec { tenant, project, .. } = spec;
+    /// Refuses work of this tenant whose project is not registered, or takes no work of this owner.
+    pub(super) fn admits_to_project(&self, tenant: &str, project: &str, owner: &Principal) -> Result<(), Refusal> {
         let Some(projects) = self.projects.of_tenant(tenant).filter(|_| !project.is_empty()) else { return Ok(()) };
         let record = projects.get(project).ok_or_else(|| no_such_project(tenant, project))?;
         let account = access::Subject::User { name: owner.name.clone(), uid: owner.uid };
         if !record.is_closed || record.members.contains(&account) || self.roles_of(owner).root {
             return Ok(());
         }
-        Err(Refusal::NotOfProject { tenant: tenant.clone(), project: project.clone(), user: owner.name.clone() })
+        Err(Refusal::NotOfProject { tenant: tenant.to_owned(), project: project.to_owned(), user: owner.name.clone() })
     }
 }
 

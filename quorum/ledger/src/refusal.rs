@@ -261,7 +261,10 @@ pub enum Refusal {
     /// Accounting is not moved before the store has everything.
     #[error("accounting store {store} still lacks {} of this cluster", counted(*waiting, "end"))]
     StoreBehind { store: Uuid, waiting: u64 },
-    #[error("no agent with the role accounting has stored ended work yet, so there is nothing to move")]
+    /// So much waits for the store that a correction would take memory of ends.
+    #[error("{} wait for accounting store {store}, and no record is corrected meanwhile", counted(*waiting, "record"))]
+    StoreTooFarBehind { store: Uuid, waiting: u64 },
+    #[error("no agent with the role accounting has stored ended work yet")]
     NoStore,
     #[error("the records {what} would have {bytes} bytes; at most {most} are kept")]
     DagMemory { what: String, bytes: u64, most: u64 },
@@ -436,6 +439,7 @@ impl Refusal {
                  not confirmed goes to the next one, even if it has it already"
                     .to_owned()
             }
+            Self::StoreTooFarBehind { .. } => "try again when `lattice admin accounting status` shows that less waits".to_owned(),
             Self::NoStore => "give an agent the role accounting and a store: `accounting.store` in its agent.yaml".to_owned(),
             Self::DagMemory { .. } => "submit again when some of the DAGs have ended and are forgotten, or submit smaller ones".to_owned(),
             Self::GroupMemory { .. } => {

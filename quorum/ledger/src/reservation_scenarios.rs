@@ -145,8 +145,24 @@ fn a_change_is_checked_like_a_creation_and_a_repetition_is_a_success() {
     assert_eq!(s.act(set(unknown)), Err(Refusal::NoSuchNode { node: node(9) }));
     let over = ReservationChange { end: Some(Timestamp(1)), start: Some(Timestamp(0)), ..reservation(&s, "third", &[1], 0) };
     assert!(s.act(set(over)).unwrap_err().to_string().contains("give a later end"));
+    let endless = ReservationChange { end: None, ..reservation(&s, "third", &[1], 0) };
+    assert!(s.act(set(endless)).unwrap_err().to_string().ends_with("Give an end"));
     let unknown = ReservationChange { name: "secnd".into(), ..ReservationChange::default() };
     assert_eq!(s.act(set(unknown)).unwrap_err().to_string(), "there is no reservation \"secnd\"; did you mean \"second\"?");
+}
+
+#[test]
+fn work_that_ends_as_the_window_begins_may_be_claimed_a_moment_after_its_plan() {
+    let mut s = Story::new(1);
+    submit(&mut s, 1, ten_minutes(None), 8).unwrap();
+    // Each command is a second later than the one before it.
+    s.done(set(reservation(&s, "course", &[0], 600_000)));
+    s.claimed(1, &[0]);
+    // Once the window is open, however short the work is.
+    let mut s = Story::new(1);
+    s.done(set(reservation(&s, "course", &[0], 0)));
+    submit(&mut s, 1, AllocationSpec { walltime: Some(Duration::from_secs(1)), ..ten_minutes(None) }, 8).unwrap();
+    assert!(conflict(s.claim(1, &[0])).starts_with("n0 is set aside by reservation course"));
 }
 
 #[test]

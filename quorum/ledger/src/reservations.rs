@@ -22,7 +22,7 @@ use lattice_model::usage::DAY_MS;
 use lattice_model::vcluster::NAME_BYTES_MAX;
 use lattice_model::{Allocation, AllocationSpec, AuditAction, Claim, NodeId, Principal, Reservation, Timestamp, hostlist, millis};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Largest number of reservations. Those that are over give their places to new ones.
@@ -31,6 +31,9 @@ pub(super) const RESERVATIONS_MAX: usize = if cfg!(test) { 8 } else { 256 };
 const NODES_OF_ALL_MAX: usize = 2 * NODES_MAX;
 /// How long reservations that are over are listed, in milliseconds.
 const OVER_KEPT_MS: u64 = 7 * DAY_MS;
+/// A claim is so old at most when it is applied, in milliseconds: its plan was made for that much earlier, by an agent whose
+/// clock may be behind.
+const CLAIM_AGE_MS_MAX: u64 = 5000;
 /// Largest size of a list of nodes in an audit record, in bytes.
 const NODES_LISTED_BYTES_MAX: usize = 200;
 
@@ -94,6 +97,9 @@ impl Ledger {
     pub(super) fn set_reservation(&mut self, context: &mut ApplyContext, change: &ReservationChange, by: &str) -> Result<Outcome, Refusal> {
         let name = &change.name;
         let known = self.reservations.get(name).cloned();
+        if known.is_none() && change.create && change.end.is_none() {
+            return Err(Refusal::Malformed { why: "when does the reservation end? Give an end".to_owned() });
+        }
         let before = match (&known, change.create) {
             (Some(known), _) => Reservation::clone(known),
             (None, true) => created(name, by, context),
@@ -110,12 +116,9 @@ impl Ledger {
             return Err(Refusal::NoSuchNode { node: node.clone() });
         }
         self.is_possible(&next, context.at)?;
-        if known.is_none() {
-            self.make_place(context)?;
-        }
-        let others = self.reservations.values().filter(|other| other.name != *name).map(|other| other.nodes.len());
-        if others.sum::<usize>() + next.nodes.len() > NODES_OF_ALL_MAX {
-            return Err(Refusal::TooMany { what: "nodes in reservations".to_owned(), most: NODES_OF_ALL_MAX as u64 });
+        for name in self.forgotten_for(&next, context.at)? {
+            let detail = format!("{name}: it is over");
+            self.drop_reservation(context, &name, "quorum", detail);
         }
         let next = Reservation { revision: context.revision, ..next };
         let detail = detail(&next);
@@ -139,7 +142,7 @@ impl Ledger {
         self.record(context, by, AuditAction::ReservationDeleted, Subject::default(), detail);
     }
 
-    /// Refuses one that cannot be kept, or whose nodes another one has at that time.
+    /// Refuses one that is faulty, or whose nodes another one has at that time.
     fn is_possible(&self, reservation: &Reservation, now: Timestamp) -> Result<(), Refusal> {
         let malformed = |why: String| Err(Refusal::Malformed { why });
         if let Some(fault) = reservation.fault() {
@@ -163,23 +166,23 @@ impl Ledger {
         }
     }
 
-    /// Forgets what has been over for long, or if there is no place for one more, all that is over.
-    fn make_place(&mut self, context: &mut ApplyContext) -> Result<(), Refusal> {
+    /// The names of those that are forgotten with this change: what has been over for long, or all that is over if there is
+    /// no place otherwise.
+    fn forgotten_for(&self, next: &Reservation, now: Timestamp) -> Result<Vec<String>, Refusal> {
+        let mut full = ("reservations", RESERVATIONS_MAX);
         for kept_ms in [OVER_KEPT_MS, 0] {
-            let is_forgotten = |r: &&Arc<Reservation>| r.is_over(context.at) && context.at.since_ms(r.end) >= kept_ms;
-            if kept_ms == 0 && self.reservations.len() < RESERVATIONS_MAX {
-                break;
-            }
-            let over: Vec<String> = self.reservations.values().filter(is_forgotten).map(|r| r.name.clone()).collect();
-            for name in over {
-                let detail = format!("{name}: it is over");
-                self.drop_reservation(context, &name, "quorum", detail);
-            }
+            let others = self.reservations.values().filter(|other| other.name != next.name);
+            let is_forgotten = |r: &&Arc<Reservation>| r.is_over(now) && now.since_ms(r.end) >= kept_ms;
+            let (forgotten, stay): (Vec<&Arc<Reservation>>, Vec<&Arc<Reservation>>) = others.partition(is_forgotten);
+            let nodes = next.nodes.len() + stay.iter().map(|r| r.nodes.len()).sum::<usize>();
+            full = match stay.len() < RESERVATIONS_MAX {
+                true if nodes <= NODES_OF_ALL_MAX => return Ok(forgotten.into_iter().map(|r| r.name.clone()).collect()),
+                true => ("nodes in reservations", NODES_OF_ALL_MAX),
+                false => ("reservations", RESERVATIONS_MAX),
+            };
         }
-        if self.reservations.len() >= RESERVATIONS_MAX {
-            return Err(Refusal::TooMany { what: "reservations".to_owned(), most: RESERVATIONS_MAX as u64 });
-        }
-        Ok(())
+        let (what, most) = full;
+        Err(Refusal::TooMany { what: what.to_owned(), most: most as u64 })
     }
 
     fn no_such_reservation(&self, name: &str) -> Refusal {
@@ -228,6 +231,8 @@ impl Ledger {
     pub(super) fn of_reservations(&self, allocation: &Allocation, claim: &Claim, now: Timestamp) -> Vec<Conflict> {
         let walltime = claim.walltime.or(allocation.spec.walltime);
         let until_ms = walltime.map_or(u64::MAX, |walltime| now.0.saturating_add(millis(walltime)));
+        // Otherwise work that ends as a window begins, by its plan, would be refused again and again.
+        let until_ms = until_ms.saturating_sub(CLAIM_AGE_MS_MAX).max(now.0.saturating_add(1));
         let named = allocation.spec.reservation.as_deref();
         let own = named.and_then(|name| self.reservations.get(name));
         let is_in_way = |other: &&Arc<Reservation>| named != Some(other.name.as_str()) && other.overlaps(now.0, until_ms);
@@ -235,9 +240,9 @@ impl Ledger {
         if own.is_none() && in_way.is_empty() {
             return Vec::new();
         }
+        let set_aside = set_aside(claim, &in_way);
         let conflict = |ClaimShare { node, .. }: &ClaimShare| {
-            let other = in_way.iter().find(|other| other.nodes.contains(node));
-            let why = match (own.filter(|own| !own.nodes.contains(node)), other) {
+            let why = match (own.filter(|own| !own.nodes.contains(node)), set_aside.get(node)) {
                 (Some(own), _) => format!("is not of reservation {}", own.name),
                 (None, Some(other)) => format!("is set aside by reservation {} from {} to {}", other.name, other.start, other.end),
                 (None, None) => return None,
@@ -246,6 +251,24 @@ impl Ledger {
         };
         claim.shares.iter().filter_map(conflict).take(CONFLICTS_MAX).collect()
     }
+}
+
+/// The nodes of a claim that these reservations have, with the first that does. Each step looks at the shorter list: a
+/// claim of many nodes does not look for each of them in each reservation.
+fn set_aside<'a>(claim: &'a Claim, in_way: &[&'a Arc<Reservation>]) -> BTreeMap<&'a NodeId, &'a Reservation> {
+    let claimed: BTreeSet<&NodeId> = claim.shares.iter().map(|share| &share.node).collect();
+    let mut set_aside: BTreeMap<&NodeId, &Reservation> = BTreeMap::new();
+    for reservation in in_way.iter().copied() {
+        let both: Vec<&NodeId> = if reservation.nodes.len() < claimed.len() {
+            reservation.nodes.iter().filter(|node| claimed.contains(node)).collect()
+        } else {
+            claimed.iter().copied().filter(|node| reservation.nodes.contains(*node)).collect()
+        };
+        for node in both {
+            set_aside.entry(node).or_insert(reservation);
+        }
+    }
+    set_aside
 }
 
 /// A new reservation without nodes, times and users.

@@ -10,6 +10,8 @@ use lattice_ledger_state::scaled_services::is_asked_to_leave;
 use lattice_model::{Allocation, AllocationId, AllocationState, Epoch, NodeId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::iter::successors;
+use std::ops::Bound;
 
 /// A service name of a tenant, exposed by running allocations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,8 +71,12 @@ impl Ledger {
     /// The allocations of these tenants (`None`: of all) that have listed ports, by id.
     fn offered(&self, tenants: Option<&[String]>) -> impl Iterator<Item = &Allocation> {
         let of = move |a: &&Allocation| tenants.is_none_or(|t| t.contains(&a.spec.tenant));
-        let mut previous = None;
-        let ids = self.open_ports.iter().map(|(id, ..)| *id).filter(move |id| previous.replace(*id) != Some(*id));
+        let first = self.open_ports.get_min().map(|(id, ..)| *id);
+        // Passes over the ports of each: wide work has thousands.
+        let ids = successors(first, |id| {
+            let others = (Bound::Excluded((*id, u32::MAX, u16::MAX)), Bound::Unbounded);
+            self.open_ports.range(others).next().map(|(id, ..)| *id)
+        });
         ids.filter_map(|id| self.allocations.get(&id)).map(|a| &**a).filter(of)
     }
 

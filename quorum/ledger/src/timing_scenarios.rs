@@ -1,10 +1,12 @@
 //! Scenarios of a begin, a deadline, the least walltime, `nice`, the comment and mail.
 
 use super::properties::scans::invariant_indexes_equal_scans;
-use super::scenarios::{Story, id, prepared, spec, user};
+use super::scenarios::{Story, id, node, prepared, spec, user};
+use super::task_group_scenarios::{DONE, SHORT_US, lane, runs, tasks};
 use super::{Action, AllocationChange, MailNotice, Outcome, Refusal, UpdateRefusal};
 use lattice_model::{
-    AllocationSpec, AllocationState, AuditRecord, Claim, EndReason, Epoch, Mail, MailEvent, ReportItem, RequeuePolicy, Timestamp, Timing,
+    AllocationSpec, AllocationState, AuditRecord, Claim, EndReason, EndedTasks, Epoch, LaneReport, Mail, MailEvent, ReportItem,
+    RequeuePolicy, TaskGroup, TaskOutcome, Timestamp, Timing,
 };
 use std::time::Duration;
 
@@ -185,5 +187,42 @@ fn each_event_of_which_mail_is_wanted_is_recorded_once() {
     submit(&mut s, 3, AllocationSpec { mail: of(&[MailEvent::Fail], ""), ..timed(Timing::default()) }).unwrap();
     let cancelled = s.acted(Action::Cancel { id: id(3), by: user(7) });
     assert_eq!(mail(&cancelled), one("fail", &owner, "Cancelled", None));
+    invariant_indexes_equal_scans(&s.ledger);
+}
+
+/// A story with a group of 300 tasks, of which there is mail, and the epoch of its lane.
+fn mailed_group(failures_max: Option<u32>) -> (Story, Epoch) {
+    let mut s = Story::new(1);
+    let tasks = TaskGroup { failures_max, ..TaskGroup::parse("0-299%1").unwrap() };
+    let events = [MailEvent::End, MailEvent::Fail, MailEvent::ArrayTasks].into();
+    let mail = Some(Box::new(Mail { events, user: "ada".to_owned() }));
+    let walltime = Some(Duration::from_secs(60));
+    submit(&mut s, 1, AllocationSpec { tasks: Some(Box::new(tasks)), mail, walltime, ..spec(1, RequeuePolicy::OnNodeFailure, 3) }).unwrap();
+    let epoch = runs(&mut s, 0, 0);
+    assert!(ended_tasks(&mut s, epoch, &[]).is_empty());
+    (s, epoch)
+}
+
+/// The lane reports these ends: event, task and state of the mail that is due then.
+fn ended_tasks(s: &mut Story, epoch: Epoch, ended: &[(TaskOutcome, (u32, u32))]) -> Vec<(String, Option<u32>, String)> {
+    let ended = ended.iter().map(|(outcome, range)| EndedTasks { outcome: *outcome, tasks: tasks(&[*range]) }).collect();
+    let report = LaneReport { ended, mean_us: SHORT_US, returned: None };
+    let records = s.acted(Action::AdvanceLane { id: lane(0), epoch, node: node(0), report });
+    records.iter().filter_map(MailNotice::of).map(|notice| (notice.event, notice.task, notice.state)).collect()
+}
+
+#[test]
+fn of_the_first_100_tasks_that_end_there_is_mail_and_of_none_that_is_cancelled() {
+    let due = |event: &str, task: u32, state: &str| (event.to_owned(), Some(task), state.to_owned());
+    let (mut s, epoch) = mailed_group(None);
+    let first = ended_tasks(&mut s, epoch, &[(DONE, (0, 97)), (TaskOutcome::Exited(3), (98, 98))]);
+    assert_eq!(first.len(), 99);
+    assert_eq!((&first[0], &first[98]), (&due("end", 0, "Completed"), &due("fail", 98, "Failed")));
+    assert!(ended_tasks(&mut s, epoch, &[(DONE, (0, 97))]).is_empty(), "a repetition reports nothing new");
+    assert_eq!(ended_tasks(&mut s, epoch, &[(DONE, (99, 120))]), [due("end", 99, "Completed")]);
+    assert!(ended_tasks(&mut s, epoch, &[(DONE, (121, 121))]).is_empty());
+    // A failure too many cancels all tasks that wait.
+    let (mut s, epoch) = mailed_group(Some(0));
+    assert_eq!(ended_tasks(&mut s, epoch, &[(TaskOutcome::Exited(3), (0, 0))]), [due("fail", 0, "Failed")]);
     invariant_indexes_equal_scans(&s.ledger);
 }

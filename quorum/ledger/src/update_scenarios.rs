@@ -184,7 +184,8 @@ fn the_project_of_what_runs_is_changed_and_its_use_counts_for_the_new_one() {
     assert!(s.acted(project(7, "higgs")).is_empty(), "the answer was lost");
     assert!(matches!(s.act(project(8, "mine")), Err(Refusal::NotYours { .. })));
     assert!(matches!(s.act(project(7, "a\nb")), Err(Refusal::Malformed { .. })));
-    assert_eq!(s.ledger.desired(&node(0)).shares[0].spec.project, "higgs");
+    assert_eq!(s.ledger.allocation(id(1)).unwrap().spec.project, "higgs");
+    assert_eq!(s.ledger.desired(&node(0)).shares[0].spec.project, "", "its output and checkpoints stay where they are");
     let of_project = |name: &str| ListFilter { project: Some(name.to_owned()), ..ListFilter::default() };
     let count = |name: &str| s.ledger.list(None, &[], 0, None, &of_project(name)).len();
     assert_eq!([count("higgs"), count("other")], [1, 0]);

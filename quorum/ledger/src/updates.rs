@@ -198,6 +198,9 @@ impl Ledger {
         }
         let task_walltime = next.walltime.filter(|_| allocation.is_task_group());
         next.validate().and_then(|()| check_task_walltime(task_walltime)).map_err(|error| Refusal::Malformed { why: error.to_string() })?;
+        if next.project != before.project {
+            self.admits_to_project(&next.tenant, &next.project, &allocation.owner)?;
+        }
         if next.preemption_class != before.preemption_class {
             self.admits_class(&next)?;
         }

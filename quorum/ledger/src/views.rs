@@ -162,6 +162,9 @@ impl Ledger {
         let (live, over): (Vec<_>, Vec<_>) = self.holdings(node).iter().partition(|h| self.is_live(h.allocation, h.epoch));
         for held in live {
             let Some(allocation) = self.allocations.get(&held.allocation) else { continue };
+            let mut spec = allocation.spec.spread_over(u32::try_from(allocation.shares.len()).unwrap_or(u32::MAX));
+            // Nodes name by it where they store things.
+            allocation.stored_project().clone_into(&mut spec.project);
             shares.push(DesiredShare {
                 allocation: allocation.id,
                 epoch: allocation.epoch,
@@ -169,7 +172,7 @@ impl Ledger {
                 state: allocation.state,
                 resources: held.resources,
                 nodes: allocation.shares.list().node_list(),
-                spec: allocation.spec.spread_over(u32::try_from(allocation.shares.len()).unwrap_or(u32::MAX)),
+                spec,
                 vni: held.vni,
                 requeue_count: allocation.requeue_count,
                 run_lease_ms: held.run_lease_ms,

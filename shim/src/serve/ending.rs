@@ -2,8 +2,10 @@
 
 use super::{Ending, Shim, Walltime, now_ms, socket_token};
 use crate::launch::{Down, Launch};
+use crate::shim_log::log_line;
 use anyhow::Context;
 use lattice_runtime::exits::ExitRecord;
+use lattice_runtime::program_pages;
 use lattice_runtime::shim::{FromShim, StopReason};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{Expiration, TimerSetTimeFlags};
@@ -159,6 +161,17 @@ impl Shim {
         }
         self.check_lane(now);
         self.check_stopped();
+        self.unmap_when_settled(now);
+    }
+
+    /// A node has a shim for each allocation, and most of them wait for hours.
+    fn unmap_when_settled(&mut self, now: u64) {
+        if self.settled_at.is_some_and(|at| at <= now) {
+            self.settled_at = None;
+            if let Err(error) = program_pages::unmap() {
+                log_line(&format!("the pages that only the start needed stay mapped: {error}"));
+            }
+        }
     }
 
     fn check_hung_up(&mut self, now: u64) {
@@ -216,6 +229,7 @@ impl Shim {
             .chain(lane)
             .chain(self.log_ring.due())
             .chain(self.leftovers.due())
+            .chain(self.settled_at)
             .min()
         {
             // All zeros would mean "never".

@@ -35,7 +35,13 @@ impl Shim {
     pub(super) fn open_lane(&mut self, spec: LaneSpec) {
         match self.script {
             Script::None if self.lane.is_none() => {}
-            Script::None => return self.agent.send(&FromShim::LaneOpened),
+            Script::None => {
+                self.agent.send(&FromShim::LaneOpened);
+                if let Some(why) = self.lane.as_ref().and_then(OpenLane::pause_reason) {
+                    self.agent.send(&FromShim::LanePaused { why: Some(why) });
+                }
+                return;
+            }
             Script::Running(_) => return,
             Script::Ended(outcome) => return self.agent.send(&FromShim::ScriptEnded { outcome }),
         }

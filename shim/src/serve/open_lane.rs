@@ -184,11 +184,16 @@ impl OpenLane {
         task.into_iter().chain(self.lane.report_due_ms()).chain(self.starts.retry_at).chain(pause).min()
     }
 
+    /// Why no task begins, if that was reported.
+    pub(super) fn pause_reason(&self) -> Option<String> {
+        self.pause.as_ref().and_then(|pause| pause.why.clone())
+    }
+
     /// The messages for an agent after a connect. `has_ended`: the end of the lane itself follows, and it may get no
     /// tasks.
     pub(super) fn replay(&mut self, now: u64, has_ended: bool) -> Vec<FromShim> {
         let mut messages = if has_ended { Vec::new() } else { vec![FromShim::LaneOpened] };
-        if let Some(why) = self.pause.as_ref().and_then(|pause| pause.why.clone()).filter(|_| !has_ended) {
+        if let Some(why) = self.pause_reason().filter(|_| !has_ended) {
             messages.push(FromShim::LanePaused { why: Some(why) });
         }
         if self.lane.has_unconfirmed() {

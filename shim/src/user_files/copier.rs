@@ -35,7 +35,7 @@ const FAILURES_MAX: usize = 16;
 pub struct NewLog {
     pub key: LogKey,
     /// Open for reading.
-    pub log: File,
+    pub log: Arc<File>,
     /// How far it is copied, in bytes from its beginning.
     pub copied: Arc<AtomicU64>,
     pub to: OutputFile,
@@ -88,7 +88,7 @@ struct Target {
 }
 
 struct Log {
-    log: File,
+    log: Arc<File>,
     copied: Arc<AtomicU64>,
     path: PathBuf,
 }

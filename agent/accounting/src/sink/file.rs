@@ -35,17 +35,18 @@ pub(crate) enum FileSinkError {
     Encode(#[source] serde_json::Error),
 }
 
-/// Appends what the file lacks of these records, and syncs it.
+/// Appends what the file lacks of these records, and syncs it. `until`: the last number of the batch as it was when it was
+/// first written, of which records may have been corrected since: these come again, under higher numbers.
 ///
 /// # Errors
 /// [`FileSinkError`]: the same batch is to be appended again; it is then continued.
-pub(crate) fn append(path: &Path, rotate_bytes: u64, work: &[EndedWork]) -> Result<(), FileSinkError> {
+pub(crate) fn append(path: &Path, rotate_bytes: u64, work: &[EndedWork], until: u64) -> Result<(), FileSinkError> {
     let failed = |source: io::Error| FileSinkError::Io { path: path.to_owned(), source };
-    let (Some(first), Some(last)) = (work.first(), work.last()) else { return Ok(()) };
+    let Some(first) = work.first() else { return Ok(()) };
     let mut file = open(path)?;
     let whole = whole_lines(path, &mut file)?;
     // It has a part of this batch, or all.
-    let has = whole.last.filter(|has| (first.sequence..=last.sequence).contains(has));
+    let has = whole.last.filter(|has| (first.sequence..=until).contains(has));
     if has.is_none() && whole.bytes >= rotate_bytes {
         rotate(path, whole.last)?;
         file = open(path)?;
@@ -140,14 +141,17 @@ mod tests {
     fn a_batch_is_written_once_wherever_the_writer_was_interrupted() {
         let directory = Directory::new();
         let path = directory.0.join("work.jsonl");
-        append(&path, 1 << 20, &batch(1..=3)).unwrap();
+        append(&path, 1 << 20, &batch(1..=3), 3).unwrap();
         let whole = fs::read(&path).unwrap();
         for cut in (0..whole.len()).step_by(61).chain([whole.len()]) {
             fs::write(&path, &whole[..cut]).unwrap();
-            append(&path, 1 << 20, &batch(1..=3)).unwrap();
+            append(&path, 1 << 20, &batch(1..=3), 3).unwrap();
             assert_eq!(fs::read(&path).unwrap(), whole, "cut after {cut} bytes");
         }
-        append(&path, 1 << 20, &batch(4..=4)).unwrap();
+        // The last one was corrected before the position moved: the rest is there.
+        append(&path, 1 << 20, &batch(1..=2), 3).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), whole);
+        append(&path, 1 << 20, &batch(4..=4), 4).unwrap();
         assert_eq!(numbers(&path), [1, 2, 3, 4]);
     }
 
@@ -155,13 +159,13 @@ mod tests {
     fn a_full_file_is_renamed_between_two_batches() {
         let directory = Directory::new();
         let (path, full) = (directory.0.join("work.jsonl"), directory.0.join("work.jsonl.000000000002"));
-        append(&path, 1, &batch(1..=2)).unwrap();
+        append(&path, 1, &batch(1..=2), 2).unwrap();
         // The batch is there already: it is not written into the next file.
-        append(&path, 1, &batch(1..=2)).unwrap();
-        append(&path, 1, &batch(3..=3)).unwrap();
+        append(&path, 1, &batch(1..=2), 2).unwrap();
+        append(&path, 1, &batch(3..=3), 3).unwrap();
         assert_eq!((numbers(&full), numbers(&path)), (vec![1, 2], vec![3]));
         fs::write(directory.0.join("work.jsonl.000000000003"), "").unwrap();
-        let refused = append(&path, 1, &batch(4..=4)).unwrap_err();
+        let refused = append(&path, 1, &batch(4..=4), 4).unwrap_err();
         assert!(matches!(refused, FileSinkError::IsThere { .. }), "{refused}");
     }
 
@@ -171,11 +175,11 @@ mod tests {
         let path = directory.0.join("hosts");
         for text in ["127.0.0.1 localhost\n", "127.0.0.1 localhost", "{\"sequence\": 1}\n", "\n"] {
             fs::write(&path, text).unwrap();
-            let refused = append(&path, 1, &batch(1..=1)).unwrap_err();
+            let refused = append(&path, 1, &batch(1..=1), 1).unwrap_err();
             assert!(matches!(refused, FileSinkError::OtherFile { .. }), "{text:?}: {refused}");
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
-        let refused = append(&directory.0, 1, &batch(1..=1)).unwrap_err();
+        let refused = append(&directory.0, 1, &batch(1..=1), 1).unwrap_err();
         assert!(refused.to_string().contains("it is no regular file"), "{refused}");
     }
 }

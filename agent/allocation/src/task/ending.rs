@@ -58,7 +58,7 @@ impl AllocationTask {
     }
 
     pub(super) async fn stop(&mut self) {
-        (self.probing, self.checking_ports) = (None, None);
+        self.end_checks();
         self.handle_lease(RunLeaseEvent::Stopping).await;
         self.give_up_preparing().await;
         self.handle_phase(TaskEvent::Stop { grace_ms: millis(self.context.setup.grace), kill_ms: millis(undo::KILL_WAIT) }).await;
@@ -152,7 +152,7 @@ impl AllocationTask {
 
     pub(super) async fn undo(mut self) {
         self.context.adoption.found(self.share.allocation);
-        (self.probing, self.checking_ports) = (None, None);
+        self.end_checks();
         self.give_up_preparing().await;
         self.set_detail("taking away what was made");
         self.senders.run_state.send_replace(RunState::Ending);

@@ -31,6 +31,8 @@ const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration
 const IDLE_PAUSE: Duration = Duration::from_secs(1);
 /// How long the removal of a lane waits for the quorum to confirm ends of tasks.
 const CONFIRM_WAIT: Duration = Duration::from_secs(5);
+/// The status text of a lane that pauses, before its reason.
+const PAUSED: &str = "running; the lane begins no task: ";
 /// The exit code of a lane that the quorum refuses.
 const REFUSED_LANE_CODE: i32 = 1;
 
@@ -66,7 +68,20 @@ impl AllocationTask {
     pub(super) fn lane_opened(&mut self) {
         self.began();
         self.lane.is_open = true;
+        // A pause may have ended while the line to the shim was broken. One that lasts is reported after this.
+        self.show_lane_pause(None);
         self.ask_for_tasks();
+    }
+
+    /// Shows why the lane begins no task; `None`: it begins some.
+    pub(super) fn show_lane_pause(&self, why: Option<&str>) {
+        let is_shown = self.senders.detail.borrow().text.starts_with(PAUSED);
+        match why {
+            // That work is being ended is more important.
+            Some(why) if !self.phase.is_stopping() => self.set_detail(&format!("{PAUSED}{why}")),
+            None if is_shown => self.set_detail("running"),
+            Some(_) | None => {}
+        }
     }
 
     /// Tasks that the lane holds may have been cancelled.

@@ -564,6 +564,23 @@ async fn a_lane_is_opened_again_on_a_new_line_and_its_output_is_not_over() {
 }
 
 #[tokio::test]
+async fn a_pause_of_a_lane_is_shown_until_it_is_over_and_not_once_the_work_is_being_ended() {
+    let mut work = Work::with_lane().await;
+    let paused = || FromShim::LanePaused { why: Some("the disk is full".into()) };
+    // It may end while the line is broken.
+    for over in [FromShim::LanePaused { why: None }, FromShim::LaneOpened] {
+        work.task.handle_message(paused()).await;
+        assert_eq!(work.text(), "running; the lane begins no task: the disk is full");
+        work.task.handle_message(over).await;
+        assert_eq!(work.text(), "running");
+    }
+    work.task.execute(Command::Stop).await;
+    let shown = work.text();
+    work.task.handle_message(paused()).await;
+    assert_eq!(work.text(), shown);
+}
+
+#[tokio::test]
 async fn a_lane_whose_tasks_are_revoked_asks_what_is_left() {
     let mut work = Work::with_lane().await;
     let call = work.asked().await;

@@ -26,7 +26,7 @@ pub struct OidcSettings {
     /// the claim.
     pub accounts: BTreeMap<String, String>,
     /// A program of the site that names the account, in place of claim and table: it gets the claims on its standard
-    /// input, as JSON. Owned by root, and not writable by others. Empty: none.
+    /// input, as JSON. It and the folders above it are owned by root, and not writable by others. Empty: none.
     pub account_hook: PathBuf,
     /// As whom the program runs, if the agent is root; never root.
     pub account_hook_user: String,

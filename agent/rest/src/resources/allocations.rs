@@ -14,8 +14,8 @@ use crate::page::paged;
 use crate::problem::Problem;
 use crate::submission;
 use answers::{AllocationState, Submitted};
-use axum::http::Uri;
-use axum::response::Response;
+use axum::http::{StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use lattice_api::json::{AllocationJson, ExplanationJson};
@@ -226,7 +226,8 @@ struct AllocationChange {
     params(("id" = String, Path, description = "The id, or the beginning of one"),
            ("If-Match" = Option<String>, Header, description = "The ETag of what was read")),
     request_body = AllocationChange,
-    responses((status = 200, description = "The allocation as it is now", body = AllocationJson))
+    responses((status = 200, description = "The allocation as it is now; of one that had ended, as it was then", body = AllocationJson),
+              (status = 204, description = "The record of ended work is corrected, which the quorum does not know any more"))
 )]
 async fn update_allocation(
     calls: Calls,
@@ -246,7 +247,7 @@ async fn update_allocation(
         let now = calls.allocations().get(v1::GetAllocationRequest { key: key.clone(), stale: false }).await?.into_inner();
         if_match.check(Some(&tag_of(&now)?))?;
         // The quorum compares it with the change: somebody else may be faster.
-        expected_version = Some(now.version);
+        expected_version = if_match.names_a_tag().then_some(now.version);
     }
     let request = v1::UpdateAllocationRequest {
         key,
@@ -269,7 +270,12 @@ async fn update_allocation(
         Err(refused) if refused.code() == Code::Aborted => return Err(IfMatch::changed_meanwhile()),
         Err(refused) => return Err(refused.into()),
     };
-    let now = calls.allocations().get(v1::GetAllocationRequest { key, stale: false }).await?.into_inner();
+    let now = match calls.allocations().get(v1::GetAllocationRequest { key, stale: false }).await {
+        Ok(found) => found.into_inner(),
+        // The quorum has forgotten it: the record in the accounting store is corrected.
+        Err(error) if error.code() == Code::NotFound => return Ok(StatusCode::NO_CONTENT.into_response()),
+        Err(error) => return Err(error.into()),
+    };
     Ok(tag_of(&now)?.on(&AllocationJson::from(&now)))
 }
 

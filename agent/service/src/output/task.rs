@@ -231,7 +231,7 @@ impl Task {
             until_ms: self.request.until_ms,
             dated: self.request.timestamps,
             tenant: lane.spec.tenant.clone(),
-            project: lane.spec.project.clone(),
+            project: lane.stored_project().to_owned(),
             removable: is_removable(&lane),
         };
         Ok((node, selection))

@@ -45,6 +45,10 @@ pub async fn create(session: &Session, words: &[String], surroundings: &Surround
     let (name, changes) = named(pairs(words)?)?;
     let client = session.connect().await?;
     let mut request = request(&client, name, &changes, surroundings, None).await?;
+    if request.end_ms.is_none() {
+        return Err(Failure::other("Duration= or EndTime= is needed").hint("a reservation has an end, at most 365 days ahead"));
+    }
+    note_root(session, &mut request);
     request.maintenance = request.maintenance.or(Some(false));
     answer(client.reservations().create(request)).await?;
     print(&format!("Reservation created: {name}\n"))?;
@@ -56,7 +60,8 @@ pub async fn update(session: &Session, name: &str, changes: &[(String, &str)], s
     let all = fetch_reservations(&client).await?;
     let known = all.iter().find(|known| known.name == name);
     let start_ms = known.ok_or_else(|| Failure::other(format!("Reservation {name} not found")))?.start_ms;
-    let request = request(&client, name, changes, surroundings, Some(start_ms)).await?;
+    let mut request = request(&client, name, changes, surroundings, Some(start_ms)).await?;
+    note_root(session, &mut request);
     answer(client.reservations().update(request)).await?;
     print("Reservation updated.\n")?;
     Ok(0)
@@ -73,6 +78,18 @@ pub async fn delete(session: &Session, words: &[String]) -> Result<u8, Failure> 
     let client = session.connect().await?;
     answer(client.reservations().delete(v1::DeleteReservationRequest { name: name.to_owned() })).await?;
     Ok(0)
+}
+
+/// Leaves `Users=root` out of maintenance, and says so: Slurm wants a user in each reservation, and its scripts name root.
+fn note_root(session: &Session, request: &mut v1::SetReservationRequest) {
+    if is_root_alone(request) {
+        request.users = None;
+        session.note("Users=root is left out: during maintenance nobody's work begins here, root's neither");
+    }
+}
+
+fn is_root_alone(request: &v1::SetReservationRequest) -> bool {
+    request.maintenance == Some(true) && request.users.as_ref().is_some_and(|users| users.names == ["root"])
 }
 
 /// What these pairs ask for. `known_start_ms`: when it begins, if it exists already.
@@ -112,14 +129,13 @@ async fn request(
             }
         }
     }
+    if duration_ms.is_some() && request.end_ms.is_some() {
+        return Err(Failure::other("Duration= and EndTime= exclude each other").hint("give one of them"));
+    }
     if let Some(duration_ms) = duration_ms {
         let now_ms = surroundings.with(|context| context.clock.now_ms);
         let start_ms = *request.start_ms.get_or_insert(known_start_ms.unwrap_or(now_ms));
         request.end_ms = Some(start_ms.saturating_add(duration_ms));
-    }
-    // In Slurm a reservation has users in any case, and maintenance has root; here nobody's work begins then.
-    if request.maintenance == Some(true) && request.users.as_ref().is_some_and(|users| users.names == ["root"]) {
-        request.users = None;
     }
     Ok(request)
 }
@@ -177,6 +193,13 @@ mod tests {
         assert!(is_maintenance("MAINT,IGNORE_JOBS").unwrap() && !is_maintenance("SPEC_NODES").unwrap());
         assert!(is_maintenance("DAILY").is_err());
         assert_eq!(plain("users", "anna,bob").unwrap(), ["anna", "bob"]);
+        let request = |maintenance: bool, users: &[&str]| v1::SetReservationRequest {
+            users: Some(Names { names: users.iter().map(|user| (*user).to_owned()).collect() }),
+            maintenance: Some(maintenance),
+            ..Default::default()
+        };
+        assert!(is_root_alone(&request(true, &["root"])));
+        assert!(!is_root_alone(&request(true, &["root", "anna"])) && !is_root_alone(&request(false, &["root"])));
         assert!(plain("users", "-anna").is_err() && plain("users", "").is_err());
     }
 }

@@ -124,6 +124,7 @@ fn everything(kind: HistoryKind) -> HistoryQuery {
         name: String::new(),
         states: Vec::new(),
         jobs: Vec::new(),
+        part_of: None,
         tags: [].into(),
         from: BEGIN,
         until: Timestamp(u64::MAX),

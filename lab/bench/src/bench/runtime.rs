@@ -47,6 +47,8 @@ const DEGRADED_AFTER_MS: u64 = 30_000;
 const SCHEDULER_LEASE_MS: u64 = 5_000;
 /// A shim, in megabytes.
 const SHIM_MB: f64 = 3.0;
+/// Until a shim has unmapped the pages that only its start used.
+const SETTLE_TIME: Duration = Duration::from_secs(12);
 
 /// Starts the cluster, measures, and removes it again.
 pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
@@ -97,6 +99,7 @@ fn measure(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mut 
     let mut figures: Vec<Figure> = Vec::new();
 
     let held = hold(&lattice, 1)?;
+    std::thread::sleep(SETTLE_TIME);
     figures.extend(subject::memory_figure(
         "shim of a running allocation, resident memory",
         &subject::shims(cluster),

@@ -49,6 +49,9 @@ pub struct Ends {
     /// Their size, in bytes.
     #[serde(skip)]
     bytes: usize,
+    /// The number of the latest correction that waits, by that of the record that it corrects.
+    #[serde(skip)]
+    corrections: OrdMap<u64, u64>,
     /// How many were dropped before a store had them.
     dropped: u64,
     /// Whether that is on record already. Reset when half of the memory is free again.
@@ -95,10 +98,23 @@ impl Ends {
         self.waiting.range(sequence.saturating_add(1)..).map(|(_, work)| work)
     }
 
+    /// The latest correction of the record with this number that waits.
+    pub fn waiting_correction(&self, sequence: u64) -> Option<&Arc<EndedWork>> {
+        self.corrections.get(&sequence).and_then(|latest| self.waiting.get(latest))
+    }
+
+    /// Whether this correction may wait: half of the memory is for ends alone, which nobody can give again.
+    pub fn takes_correction(&self, work: &EndedWork) -> bool {
+        self.bytes + ended_work_bytes(work) <= ENDED_WORK_BYTES_MAX / 2
+    }
+
     /// Adds the latest one, and drops the oldest if all need too much memory. Returns whether dropping begins
     /// with this.
     pub fn push(&mut self, work: EndedWork) -> bool {
         self.bytes += ended_work_bytes(&work);
+        if let Some(corrected) = work.corrects {
+            self.corrections.insert(corrected, work.sequence);
+        }
         self.waiting.insert(work.sequence, Arc::new(work));
         let was_dropping = self.is_dropping;
         while self.bytes > ENDED_WORK_BYTES_MAX && self.remove_oldest() {
@@ -121,6 +137,9 @@ impl Ends {
         let Some(oldest) = self.waiting.get_min().map(|(sequence, _)| *sequence) else { return false };
         if let Some(work) = self.waiting.remove(&oldest) {
             self.bytes -= ended_work_bytes(&work);
+            if let Some(corrected) = work.corrects.filter(|corrected| self.corrections.get(corrected) == Some(&oldest)) {
+                self.corrections.remove(&corrected);
+            }
         }
         true
     }
@@ -128,5 +147,11 @@ impl Ends {
     /// Derives what is not part of the replicated state.
     pub fn build_index(&mut self) {
         self.bytes = self.waiting.values().map(|work| ended_work_bytes(work)).sum();
+        self.corrections = OrdMap::new();
+        for work in self.waiting.values() {
+            if let Some(corrected) = work.corrects {
+                self.corrections.insert(corrected, work.sequence);
+            }
+        }
     }
 }

@@ -25,7 +25,7 @@ impl Bench {
     /// Copies the log of a rank to a file with this name.
     fn open(&mut self, rank: u32, name: &str, is_emptied: bool) -> Result<(), String> {
         self.log(rank, "");
-        let log = File::open(self.dir.join(format!("{rank}.out"))).unwrap();
+        let log = Arc::new(File::open(self.dir.join(format!("{rank}.out"))).unwrap());
         let to = OutputFile { stream: LogStream::Out, option: "output", path: self.dir.join(name), is_emptied };
         let copied = Arc::<AtomicU64>::default();
         self.copied.push(Arc::clone(&copied));
@@ -142,7 +142,7 @@ fn a_file_whose_opening_came_too_late_is_not_emptied() {
     let mut bench = Bench::new("late");
     fs::write(bench.dir.join("out"), "of another attempt\n").unwrap();
     bench.log(0, "");
-    let log = File::open(bench.dir.join("0.out")).unwrap();
+    let log = Arc::new(File::open(bench.dir.join("0.out")).unwrap());
     let to = OutputFile { stream: LogStream::Out, option: "output", path: bench.dir.join("out"), is_emptied: true };
     let logs = vec![NewLog { key: (1, 0, LogStream::Out), log, copied: Arc::default(), to }];
     let (answer, answered) = std::sync::mpsc::sync_channel(1);

@@ -1,8 +1,8 @@
 //! The graph of a DAG as its author wrote it: the order of its steps, and every fault of it.
 
-use crate::config::nearest;
-use crate::dag::{DAG_NAME_BYTES_MAX, is_dag_name};
-use crate::dependency::DEPENDENCIES_MAX;
+use lattice_model::config::nearest;
+use lattice_model::dag::{DAG_NAME_BYTES_MAX, is_dag_name};
+use lattice_model::dependency::DEPENDENCIES_MAX;
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
