@@ -170,6 +170,14 @@ pub fn longest_run<'a>(all: impl IntoIterator<Item = &'a NodeId>, nodes: &BTreeS
     by_name(all).split(|node| !nodes.contains(node)).map(<[&NodeId]>::len).max().unwrap_or(0)
 }
 
+/// Whether these nodes, which are all among `all`, follow each other there by their names.
+pub fn are_in_a_row<'a>(all: impl IntoIterator<Item = &'a NodeId>, nodes: &BTreeSet<&'a NodeId>) -> bool {
+    let places = || nodes.iter().map(|node| place(split(node.as_str())));
+    let (Some(first), Some(last)) = (places().min(), places().max()) else { return true };
+    let is_between = |node: &&NodeId| (first..=last).contains(&place(split(node.as_str())));
+    all.into_iter().filter(is_between).count() == nodes.len()
+}
+
 /// Where a split name is among others.
 fn place<'n>((prefix, digits): (&'n str, Option<&'n str>)) -> (&'n str, Option<(usize, &'n str)>) {
     (prefix, digits.map(|digits| (digits.len(), digits)))
@@ -244,6 +252,18 @@ mod tests {
         assert_eq!(folded(&["login", "n1"]), "login,n1");
         assert_eq!(folded(&["a1", "b1", "a2"]), "a[1-2],b1");
         assert_eq!(folded(&[]), "");
+    }
+
+    #[test]
+    fn nodes_are_in_a_row_if_no_other_is_between_them_by_name() {
+        let all: Vec<NodeId> = ["n10", "n9", "n2", "n1", "login"].map(|name| name.parse().unwrap()).into();
+        let are = |names: &[&str]| {
+            let nodes: BTreeSet<&NodeId> = all.iter().filter(|node| names.contains(&node.as_str())).collect();
+            assert_eq!(are_in_a_row(&all, &nodes), longest_run(&all, &nodes) == nodes.len(), "{names:?}");
+            are_in_a_row(&all, &nodes)
+        };
+        assert!(are(&["n9", "n10"]) && are(&["n1", "n2", "n9"]) && are(&["login", "n1"]) && are(&["n2"]) && are(&[]));
+        assert!(!are(&["n1", "n10"]) && !are(&["n1", "n9"]) && !are(&["login", "n2"]));
     }
 
     proptest! {

@@ -496,7 +496,8 @@ impl AllocationSpec {
 
     /// Whether a claim for it may have this number of nodes.
     pub fn may_have(&self, nodes: usize) -> bool {
-        (self.nodes as usize..=self.nodes_most() as usize).contains(&nodes)
+        let is_form = || self.spread.is_none() || self.spread_counts().any(|count| count as usize == nodes);
+        (self.nodes as usize..=self.nodes_most() as usize).contains(&nodes) && is_form()
     }
 
     /// Number of ranks of an inline command, and of a script's launch that does not specify it, on the

@@ -59,7 +59,7 @@ type Left = (bool, u32, u32, u64);
 /// gets nodes where one is large enough, then those with the faster links, and then best fit.
 fn place(state: &Draft<'_>, spec: &AllocationSpec, node: usize) -> Place {
     let (free, Node { size, locality, .. }) = (state.free_now[node], state.nodes[node]);
-    let is_unshared = state.kept.owners.are_apart() && free == *size;
+    let is_unshared = (state.kept.owners.has_policy() || spec.exclusive_user) && free == *size;
     let left = spec.share.map_or((false, 0, 0, 0), |_| (is_unshared, free.gpus, free.cores, free.memory_bytes));
     let gpus = spec.share.map_or(size.gpus, |share| share.gpus);
     let links = Reverse(locality.gpu_link_percent(gpus).unwrap_or(0));

@@ -32,6 +32,13 @@ fn it_gets_the_shortest_run_that_is_long_enough_in_the_order_of_names() {
 }
 
 #[test]
+fn one_node_and_several_that_follow_each_other_are_chosen_in_different_ways() {
+    // Of n2, n4, n5, n7, n8 and n9, the first three are no run.
+    let v = view(9, vec![contiguous(1, 1), contiguous(2, 3), held(3, 30), held(6, 30)]);
+    assert_eq!(placed(&v), [(id(1), names(&[1])), (id(2), names(&[7, 8, 9]))]);
+}
+
+#[test]
 fn it_waits_for_a_run_although_enough_nodes_are_free() {
     let v = view(5, vec![contiguous(1, 3), held(2, 30), held(4, 20)]);
     assert_eq!((placed(&v), starts(&v)), (vec![], vec![(id(1), Some(20))]));
@@ -66,5 +73,6 @@ fn a_limited_wait_for_topology_groups_ends() {
     let why = summary(&v, 1);
     assert!(why.starts_with("wants 2 nodes in at most 1 topology group (until 1970-01-01T01:00:00.010Z, then in any)"), "{why}");
     assert_eq!(misfit(v.nodes.values(), &v.vclusters, &v.allocations[&id(1)].spec), None);
+    assert!(why.ends_with("; 1 could ever serve it before that"), "{why}");
     assert_eq!(placed(&wanting(3599)), [(id(1), names(&[1, 2]))]);
 }

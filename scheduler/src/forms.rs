@@ -22,17 +22,16 @@ pub fn of(columns: &Columns, allocation: &Arc<Allocation>) -> Vec<Arc<Allocation
     }
     let mut counts = vec![0_usize; columns.kinds.len()];
     columns.kind.iter().for_each(|kind| counts[*kind] += 1);
-    let are_enough = |form: &Arc<Allocation>| {
-        let fits = |kind: &usize| {
-            let size = &columns.nodes[columns.kinds[*kind]].size;
-            size.holds(&form.spec.amount_of(size)) && size.cores >= form.spec.constraints.cores
-        };
-        (0..counts.len()).filter(fits).map(|kind| counts[kind]).sum::<usize>() >= form.spec.nodes as usize
+    // Many numbers are looked at, and few of the forms are made.
+    let are_enough = |nodes: &u32| {
+        let fits = |kind: &usize| allocation.spec.spread_fits(*nodes, &columns.nodes[columns.kinds[*kind]].size);
+        (0..counts.len()).filter(fits).map(|kind| counts[kind]).sum::<usize>() >= *nodes as usize
     };
-    let all = || allocation.spec.spread_counts().map(move |nodes| allocation.spread_over(nodes as usize));
-    let mut forms: Vec<Arc<Allocation>> = all().filter(are_enough).take(FORMS_MAX).collect();
+    let form = |nodes: u32| allocation.spread_over(nodes as usize);
+    let counts_there = allocation.spec.spread_counts().take_while(|nodes| *nodes as usize <= columns.nodes.len());
+    let mut forms: Vec<Arc<Allocation>> = counts_there.filter(are_enough).take(FORMS_MAX).map(form).collect();
     if forms.is_empty() {
-        forms.extend(all().next());
+        forms.extend(allocation.spec.spread_counts().next().map(form));
     }
     forms
 }

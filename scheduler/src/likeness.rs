@@ -1,5 +1,6 @@
 //! Which waiting work asks for the same.
 
+use crate::grouping::is_contiguous;
 use lattice_model::Allocation;
 use lattice_model::input::STDIN_VARIABLE;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,7 +11,8 @@ pub fn is_alike(a: &Allocation, b: &Allocation) -> bool {
     let same_place = (&x.vcluster, &x.share, &x.constraints, x.sensitive) == (&y.vcluster, &y.share, &y.constraints, y.sensitive);
     let same_layout = (x.tasks_per_node, &x.binding, &x.launch) == (y.tasks_per_node, &y.binding, &y.launch);
     let same_care = (x.on_isolation, &x.checkpoint) == (y.on_isolation, &y.checkpoint);
-    let same_place = same_place && x.reservation == y.reservation;
+    // For a single node, no other follows it: such work is in another class, whatever both ask for.
+    let same_place = same_place && x.reservation == y.reservation && is_contiguous(x) == is_contiguous(y);
     same_place && same_layout && same_care && x.env.get(STDIN_VARIABLE) == y.env.get(STDIN_VARIABLE) && a.excluded == b.excluded
 }
 

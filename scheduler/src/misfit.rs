@@ -3,7 +3,7 @@
 use crate::grouping::is_contiguous;
 use lattice_model::count::counted;
 use lattice_model::feature_choice::{FeatureSet, Together, has_all};
-use lattice_model::{AllocationSpec, Constraints, Node, NodeId, Topology, VCluster, hostlist};
+use lattice_model::{AllocationSpec, Constraints, Node, NodeId, Resources, Topology, VCluster, hostlist};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -56,15 +56,18 @@ pub fn misfit<'a>(nodes: impl Iterator<Item = &'a Node>, vclusters: &BTreeMap<St
         return misfit_of_form(nodes, vclusters, spec);
     }
     let nodes: Vec<&Node> = nodes.collect();
-    let holds_one = |form: &AllocationSpec| {
-        let holds = |node: &&Node| node.size.holds(&form.amount_of(&node.size)) && node.size.cores >= form.constraints.cores;
-        nodes.iter().any(holds)
+    let mut sizes: Vec<Resources> = nodes.iter().map(|node| node.size).collect();
+    sizes.sort_unstable_by_key(|size| (size.cores, size.memory_bytes, size.gpus));
+    let sizes: Vec<(Resources, usize)> = sizes.chunk_by(|one, next| one == next).map(|equal| (equal[0], equal.len())).collect();
+    let are_enough = |count: u32| {
+        let fits = sizes.iter().filter(|(size, _)| spec.spread_fits(count, size));
+        fits.map(|(_, nodes)| nodes).sum::<usize>() >= count as usize
     };
     let mut last = None;
-    let mut forms = spec.spread_counts().map(|count| spec.spread_over(count)).peekable();
-    while let Some(form) = forms.next() {
-        if holds_one(&form) || forms.peek().is_none() {
-            last = Some(misfit_of_form(nodes.iter().copied(), vclusters, &form)?);
+    let mut counts = spec.spread_counts().peekable();
+    while let Some(count) = counts.next() {
+        if are_enough(count) || counts.peek().is_none() {
+            last = Some(misfit_of_form(nodes.iter().copied(), vclusters, &spec.spread_over(count))?);
         }
     }
     last.map(|misfit| Misfit { wants: wants(spec), ..misfit })

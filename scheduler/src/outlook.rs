@@ -6,7 +6,7 @@ use crate::draft::Service;
 use crate::grouping;
 use crate::headroom::Obstacle;
 use crate::misfit::{self, misfit};
-use crate::owners::kept_apart;
+use crate::owners::{kept_apart, users_apart};
 use crate::plan::{Decision, Plan, Planned, RESERVATIONS_MAX, plan};
 use crate::quotas::Quotas;
 use crate::reserve::{Endless, Reservation};
@@ -15,7 +15,7 @@ use crate::state::State;
 use crate::view::View;
 use crate::why_not::excluded;
 use lattice_model::count::{counted, is_or_are};
-use lattice_model::{self as model, AllocationId, NodeId, SchedulerKind, Timestamp, hostlist};
+use lattice_model::{self as model, AllocationId, NodeId, SchedulerKind, Timestamp, Topology, hostlist};
 use std::collections::BTreeMap;
 
 /// The longest reason in a list, in characters.
@@ -72,9 +72,9 @@ impl Plan<'_> {
         choice::count_free(&self.state, &self.classes.all[planned.class], nodes, &Quotas::of(&self.state), planned.allocation)
     }
 
-    /// If only the share policy keeps it from enough nodes now: how many nodes have enough free and
-    /// are kept from it, and what they hold, in words.
-    fn kept_apart(&self, planned: &Planned<'_>) -> Option<(usize, &'static str)> {
+    /// If only the share policy, or `--exclusive=user`, keeps it from enough nodes now: how many nodes have enough free and
+    /// are kept from it, what they hold, in words, and whether that is by the policy.
+    fn kept_apart(&self, planned: &Planned<'_>) -> Option<(usize, &'static str, bool)> {
         if !self.state.kept.owners.are_apart() {
             return None;
         }
@@ -88,15 +88,20 @@ impl Plan<'_> {
             if self.state.service[node] != Service::Up || !self.state.has_amount_in_view(node, &part.amount) {
                 return None;
             }
-            let holders = self.state.held_in_view(node).map(|span| span.by);
-            let (_, work) = kept_apart(self.state.view, planned.allocation, self.state.nodes[node], holders)?;
-            Some((node, work))
+            let (view, of_node) = (self.state.view, self.state.nodes[node]);
+            let holders = || self.state.held_in_view(node).map(|span| span.by);
+            if let Some((_, work)) = kept_apart(view, planned.allocation, of_node, holders()) {
+                return Some((node, (work, true)));
+            }
+            let (_, work) = users_apart(view, planned.allocation, of_node, holders())?;
+            Some((node, (work, false)))
         };
-        let (apart, works): (Vec<usize>, Vec<&'static str>) = class.candidates.iter().filter_map(work_there).unzip();
+        let (apart, works): (Vec<usize>, Vec<(&'static str, bool)>) = class.candidates.iter().filter_map(work_there).unzip();
         let all: Vec<usize> = free.into_iter().chain(apart.iter().copied()).collect();
         let first = *works.first().filter(|_| self.count_together(planned, &all) >= wanted)?;
-        let are_alike = works.iter().all(|work| *work == first);
-        Some((apart.len(), if are_alike { first } else { "work of others" }))
+        let are_alike = works.iter().all(|(work, _)| *work == first.0);
+        let is_by_policy = works.iter().any(|(_, is_by_policy)| *is_by_policy);
+        Some((apart.len(), if are_alike { first.0 } else { "work of others" }, is_by_policy))
     }
 
     /// Whether nodes in service have enough free for a replica, and each of these has a replica of the
@@ -183,7 +188,7 @@ impl Plan<'_> {
         }
         // Where nothing overtakes, what is ahead is the reason.
         let is_behind = planned.ahead > 0 && self.is_fifo(planned);
-        if let Some((_, work)) = self.kept_apart(planned).filter(|_| !is_behind && reservation.awaited.is_empty()) {
+        if let Some((_, work, _)) = self.kept_apart(planned).filter(|_| !is_behind && reservation.awaited.is_empty()) {
             return start.map_or_else(|| format!("waits for {work}"), |start| format!("starts ~{}: {work}", self.clock(start)));
         }
         if start.is_none() && !is_behind && reservation.awaited.is_empty() && self.has_replicas_everywhere(planned) {
@@ -217,7 +222,8 @@ impl Plan<'_> {
 
     /// The reason in a sentence.
     pub(crate) fn sentence(&self, planned: &Planned<'_>) -> String {
-        let any_from = planned.allocation.any_topology_from().map(|from| format!(" (until {from}, then in any)"));
+        let then = if planned.allocation.spec.constraints.topology == Topology::Contiguous { "any" } else { "in any" };
+        let any_from = planned.allocation.any_topology_from().map(|from| format!(" (until {from}, then {then})"));
         let wants = misfit::wants(&planned.allocation.spec) + &any_from.unwrap_or_default();
         let expectation = match &planned.decision {
             Decision::TooFewNodes => return self.too_few_nodes(planned, &wants),
@@ -270,10 +276,14 @@ impl Plan<'_> {
 
     /// What [`Self::kept_apart`] finds, as the end of a sentence.
     fn kept_apart_clause(&self, planned: &Planned<'_>) -> String {
-        let Some((count, work)) = self.kept_apart(planned) else { return String::new() };
+        let Some((count, work, is_by_policy)) = self.kept_apart(planned) else { return String::new() };
         let (has, holds) = if count == 1 { ("has", "holds") } else { ("have", "hold") };
-        let (nodes, rule) = (counted(count, "node"), self.state.view.share_policy.rule());
-        format!("; {nodes} {has} enough free and {holds} {work}: by the share policy {rule}")
+        let nodes = counted(count, "node");
+        let why = match is_by_policy {
+            true => format!("by the share policy {}", self.state.view.share_policy.rule()),
+            false => "--exclusive=user keeps the two apart".to_owned(),
+        };
+        format!("; {nodes} {has} enough free and {holds} {work}: {why}")
     }
 
     fn is_fifo(&self, planned: &Planned<'_>) -> bool {
@@ -323,6 +333,7 @@ impl Plan<'_> {
         let misfit = misfit(view.nodes.values(), &view.vclusters, spec).map(|misfit| misfit.summary());
         match misfit {
             Some(misfit) => format!("{misfit}: it waits until there are more"),
+            None if allocation.any_topology_from().is_some() => format!("{wants}; {possible} could ever serve it before that"),
             None if borrows(&view.vclusters, self.queues[planned.queue].name) => {
                 let never = allocation.spec.never_gives_back(allocation.requeue_count);
                 let then = never

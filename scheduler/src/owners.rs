@@ -91,9 +91,15 @@ impl Owners {
         number.copied().unwrap_or(UNKNOWN)
     }
 
-    /// Whether the policy, or a request of work, keeps any work apart.
+    /// Whether the policy keeps any work apart.
+    pub fn has_policy(&self) -> bool {
+        !self.policy.is_anyone()
+    }
+
+    /// Whether the policy, or a request of work, keeps any work apart. No decision may depend on it: it stays so when that
+    /// work has ended.
     pub fn are_apart(&self) -> bool {
-        !self.policy.is_anyone() || self.has_exclusive
+        self.has_policy() || self.has_exclusive
     }
 }
 

@@ -84,6 +84,8 @@ fn exclusive_work_shares_nodes_with_its_users_alone() {
     assert_eq!((placed(&v), starts(&v)), (vec![(id(12), vec!["n1".into()])], vec![(id(11), Some(20))]));
     let holds = |work: &str| format!("n1 holds {work} (allocation {}), and --exclusive=user keeps the two apart", id(9).short());
     assert_eq!(why(&v, 11), [holds("work that shares a node only with its user's")]);
+    let clause = "; 1 node has enough free and holds work that shares a node only with its user's: --exclusive=user keeps the two apart";
+    assert!(summary(&v, 11).ends_with(clause), "{}", summary(&v, 11));
     let v = view(1, vec![began(core(9, PHYSICS, 30), "n1", 10), exclusive(core(11, OTHER_USER_OF_PHYSICS, 60))]);
     assert_eq!((placed(&v), why(&v, 11)), (vec![], vec![holds("work of another user")]));
     // A state that followed from a view without such work is one that is made anew.

@@ -27,7 +27,7 @@ pub struct AllocationJson {
     nodes_requested: u32,
     /// If it asked for a range of numbers, the largest.
     nodes_requested_max: Option<u32>,
-    /// `tight`: its nodes are in as few topology groups as possible; a number: in at most so many.
+    /// `tight`: of as few topology groups as possible; a number: of at most so many; `contiguous`: nodes that follow each other by name.
     topology: Option<String>,
     tasks_per_node: u32,
     exit_code: Option<i32>,

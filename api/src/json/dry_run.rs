@@ -2,7 +2,7 @@
 
 use super::scaling::ScalingJson;
 use super::task::index_run;
-use super::values::text;
+use super::values::{text, time};
 use crate::spec::is_singleton;
 use crate::v1;
 use crate::v1::entrypoint::What;
@@ -22,10 +22,16 @@ pub struct DryRunJson {
     nodes: u32,
     /// If it asks for a range of numbers, the largest.
     nodes_max: Option<u32>,
+    /// Its ranks are spread over the fewest nodes that hold them: what each node has is that on the least number of nodes.
+    spread: bool,
     topology: Option<String>,
+    /// How long it waits for such nodes; then it takes any. Null: as long as it takes.
+    topology_wait_seconds: Option<u64>,
     nodelist: Vec<String>,
     /// Nodes that it does not get.
     exclude: Vec<String>,
+    /// Only work of the same user is beside its shares.
+    exclusive_user: bool,
     tasks_per_node: u32,
     /// All ranks; null: not known before it begins.
     tasks: Option<u64>,
@@ -46,6 +52,10 @@ pub struct DryRunJson {
     scaling: Option<ScalingJson>,
     held: bool,
     depends_on: Vec<DryRunDependencyJson>,
+    /// When it would begin if it came into its queue now; null: not known.
+    expected_start: Option<String>,
+    /// The nodes that it would get then.
+    expected_nodes: Vec<String>,
 }
 
 /// The tasks that would be submitted.
@@ -120,9 +130,12 @@ impl From<&v1::AllocationSpec> for DryRunJson {
             working_dir: spec.working_dir.clone(),
             nodes: resources.nodes,
             nodes_max: Some(resources.nodes_max).filter(|most| *most > resources.nodes),
+            spread: resources.spread.is_some(),
             topology: text(&resources.topology),
+            topology_wait_seconds: Some(resources.topology_wait_seconds).filter(|seconds| *seconds > 0),
             nodelist: resources.nodelist,
             exclude: resources.exclude,
+            exclusive_user: resources.exclusive_user,
             tasks_per_node,
             tasks,
             cores: (resources.cpus > 0).then_some(resources.cpus),
@@ -140,7 +153,18 @@ impl From<&v1::AllocationSpec> for DryRunJson {
             scaling: ScalingJson::of(lifecycle.scaling.as_ref()),
             held: spec.hold,
             depends_on: spec.depends_on.iter().map(DryRunDependencyJson::from).collect(),
+            expected_start: None,
+            expected_nodes: Vec::new(),
         }
+    }
+}
+
+impl DryRunJson {
+    /// With what the agent expects of its start.
+    #[must_use]
+    pub fn expected(self, expected: Option<&v1::ExpectedStart>) -> Self {
+        let Some(v1::ExpectedStart { start_ms, nodes, .. }) = expected else { return self };
+        Self { expected_start: time(*start_ms), expected_nodes: nodes.clone(), ..self }
     }
 }
 
@@ -169,5 +193,17 @@ mod tests {
             serde_json::json!({"tasks": 100, "indices": [{"first": 0, "last": 99, "step": 1}], "concurrency": 20, "max_failures": null})
         );
         assert_eq!(json["depends_on"], serde_json::json!([{"id": "1f", "condition": "any"}, {"condition": "singleton"}]));
+        assert_eq!((&json["spread"], &json["exclusive_user"], &json["expected_start"]), (&false.into(), &false.into(), &().into()));
+    }
+
+    #[test]
+    fn what_a_submission_asks_of_its_nodes_and_when_it_would_begin_is_shown() {
+        let spread = Some(v1::Amount { cores: 1, memory_bytes: 0, gpus: 0 });
+        let resources = v1::ResourceRequest { nodes: 1, spread, exclusive_user: true, topology_wait_seconds: 60, ..Default::default() };
+        let spec = v1::AllocationSpec { resources: Some(resources), ..Default::default() };
+        let expected = v1::ExpectedStart { start_ms: 1_772_704_812_034, nodes: vec!["n2".into()], ..Default::default() };
+        let json = serde_json::to_value(DryRunJson::from(&spec).expected(Some(&expected))).unwrap();
+        assert_eq!((&json["spread"], &json["exclusive_user"], &json["topology_wait_seconds"]), (&true.into(), &true.into(), &60.into()));
+        assert_eq!((&json["expected_start"], &json["expected_nodes"][0]), (&"2026-03-05T10:00:12.034Z".into(), &"n2".into()));
     }
 }

@@ -11,13 +11,31 @@ use lattice_cli_session::shown::{command_line, counts, filled, group_rows, rows_
 use lattice_cli_session::table::block;
 use lattice_model::duration::clock_text;
 use lattice_model::resources::bytes_text;
+use lattice_model::{NodeId, hostlist};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-pub fn show(session: &Session, spec: &v1::AllocationSpec) -> Result<(), Failure> {
+pub fn show(session: &Session, checked: &v1::SubmitResponse) -> Result<(), Failure> {
+    let (spec, expected) = (checked.checked.clone().unwrap_or_default(), checked.expected.as_ref());
     match session.format() {
-        Format::Table => print(&format!("Nothing was submitted; this would be submitted:\n{}", text(spec))),
+        Format::Table => {
+            let start = expected.map_or_else(String::new, start_text);
+            print(&format!("Nothing was submitted; this would be submitted:\n{}{start}", text(&spec)))
+        }
         Format::Name => print(&format!("{}\n", spec.name)),
-        Format::Data(notation) => notation.print(&DryRunJson::from(spec)),
+        Format::Data(notation) => notation.print(&DryRunJson::from(&spec).expected(expected)),
+    }
+}
+
+/// When it would begin, or why that is not known.
+fn start_text(expected: &v1::ExpectedStart) -> String {
+    match time(expected.start_ms) {
+        Some(start) if expected.nodes.is_empty() => format!("It is expected to begin at {start}.\n"),
+        Some(start) => {
+            let nodes: BTreeSet<NodeId> = expected.nodes.iter().filter_map(|node| node.parse().ok()).collect();
+            format!("It is expected to begin at {start} on {}.\n", hostlist::fold(&nodes))
+        }
+        None => format!("When it would begin is not known: {}.\n", expected.reason),
     }
 }
 
@@ -46,6 +64,13 @@ fn share(resources: &v1::ResourceRequest) -> Vec<String> {
         (resources.gpus > 0).then(|| format!("{} GPUs", resources.gpus)),
     ];
     amounts.into_iter().flatten().collect()
+}
+
+fn topology(resources: &v1::ResourceRequest) -> String {
+    match resources.topology_wait_seconds {
+        0 => resources.topology.clone(),
+        seconds => format!("{} for {}, then any", resources.topology, clock_text(Duration::from_secs(seconds))),
+    }
 }
 
 fn constraints(resources: &v1::ResourceRequest) -> Vec<String> {
@@ -104,7 +129,8 @@ fn text(spec: &v1::AllocationSpec) -> String {
         ("Share", if share.is_empty() { "whole nodes".to_owned() } else { format!("{} of each node", share.join(", ")) }),
         ("Spread", if resources.spread.is_some() { SPREAD.to_owned() } else { String::new() }),
         (ranks_label, ranks_text),
-        ("Topology", resources.topology.clone()),
+        ("Topology", topology(&resources)),
+        ("Beside", if resources.exclusive_user { "only work of the same user".to_owned() } else { String::new() }),
         ("Excluded", resources.exclude.join(",")),
         ("Constraints", constraints(&resources).join(", ")),
         ("Walltime", format!("{walltime}{each}")),
@@ -167,5 +193,14 @@ Walltime:       01:30:00 for each task
         assert!(text(&tagged).lines().any(|line| line.split_whitespace().eq(["Tags:", "a=1,", "b=2"])), "{}", text(&tagged));
         assert_eq!(json(&tagged)["tags"], serde_json::json!({ "a": "1", "b": "2" }));
         assert!(single.contains("3 on each node, 6 in all\n") && !single.contains("for each task"), "{single}");
+    }
+
+    #[test]
+    fn when_it_would_begin_is_said() {
+        let nodes = vec!["n2".to_owned(), "n1".to_owned()];
+        let expected = v1::ExpectedStart { start_ms: 1_772_704_812_034, nodes, cores: 4, reason: "wants 2 nodes".into() };
+        assert_eq!(start_text(&expected), "It is expected to begin at 2026-03-05T10:00:12.034Z on n[1-2].\n");
+        let unknown = v1::ExpectedStart { start_ms: 0, nodes: Vec::new(), ..expected };
+        assert_eq!(start_text(&unknown), "When it would begin is not known: wants 2 nodes.\n");
     }
 }

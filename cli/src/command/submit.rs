@@ -36,7 +36,7 @@ pub async fn run(session: &Session, args: Submit) -> Result<u8, Failure> {
     let client = session.connect().await?;
     if args.dry_run {
         let checked = Box::pin(check(session, &client, spec, flags.wait_for_nodes)).await?;
-        return dry_run::show(session, &checked.checked.unwrap_or_default()).map(|()| 0);
+        return dry_run::show(session, &checked).map(|()| 0);
     }
     let submitted = Box::pin(submit_numbered(session, &client, spec, flags.wait_for_nodes)).await?;
     match session.format() {

@@ -207,6 +207,8 @@ impl SubmitFlags {
             (under.cores, under.mem, under.memory_gb, under.gpus) = (None, None, None, None);
             under.amounts = AmountFlags::default();
         }
+        // `#SBATCH -n 8` means it, and `lattice submit -N 2` says otherwise.
+        under.layout.spread &= self.first_beside_spread().is_none();
         // Options that say the same in several ways: any of `self` wins over all of `under`.
         if self.mem.is_some() || self.memory_gb.is_some() || self.amounts.has_memory() {
             (under.mem, under.memory_gb) = (None, None);
@@ -284,6 +286,21 @@ impl SubmitFlags {
             ("--shared", self.shared),
         ];
         given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag).or_else(|| self.amounts.first_given())
+    }
+
+    /// The first option that says how many nodes there are, or what each has: ranks are not spread beside it.
+    pub(crate) fn first_beside_spread(&self) -> Option<&'static str> {
+        let given = [
+            ("--nodes", self.nodes.is_some()),
+            ("--nodelist", self.nodelist.is_some()),
+            ("--tasks-per-node", self.tasks_per_node.is_some()),
+            ("--distribution=plane", self.layout.plane().is_some()),
+            ("--cores", self.cores.is_some()),
+            ("--gpus-total", self.amounts.gpus_total.is_some()),
+            ("--mem-per-gpu", self.amounts.mem_per_gpu.is_some()),
+            ("--cpus-per-gpu", self.amounts.cpus_per_gpu.is_some()),
+        ];
+        given.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option)
     }
 
     /// The variables that these options set. `pmi`: the wire-up of ranks if no option chooses one.
@@ -727,6 +744,8 @@ mod tests {
         assert_eq!((share.exclusive, share.first_share_option()), (None, Some("--cores")));
         let of_user = flags("--cores=2").merge_over(flags("--exclusive=user"));
         assert_eq!((of_user.exclusive, of_user.first_share_option()), (Some(Exclusive::User), Some("--cores")));
+        let spread = |over: &str| flags(over).merge_over(flags("--ntasks=8 --spread")).layout.spread;
+        assert_eq!(["--nodes=2", "--cores=4", "--ntasks=4", "--mem=1M"].map(spread), [false, false, true, true]);
         let message = Line::try_parse_from(["x", "--mem", "16"]).err().unwrap().to_string();
         assert!(message.contains("16M") && message.contains("16G"), "{message}");
     }

@@ -15,17 +15,7 @@ pub(crate) fn resolve(flags: &SubmitFlags, named: u32) -> Result<Amounts, UsageE
     let Some(ranks) = flags.ranks else {
         return Err(UsageError::new("--spread needs a number of ranks").with_hint("give --ntasks too"));
     };
-    let beside = [
-        ("--nodes", flags.nodes.is_some()),
-        ("--nodelist", named > 0),
-        ("--tasks-per-node", flags.tasks_per_node.is_some()),
-        ("--distribution=plane", flags.layout.plane().is_some()),
-        ("--cores", flags.cores.is_some()),
-        ("--gpus-total", flags.amounts.gpus_total.is_some()),
-        ("--mem-per-gpu", flags.amounts.mem_per_gpu.is_some()),
-        ("--cpus-per-gpu", flags.amounts.cpus_per_gpu.is_some()),
-    ];
-    if let Some((option, _)) = beside.into_iter().find(|(_, is_given)| *is_given) {
+    if let Some(option) = flags.first_beside_spread().or((named > 0).then_some("--nodelist")) {
         let why =
             format!("with --spread the numbers of nodes and of ranks on each are not known before it begins: {option} has no meaning");
         let hint = "leave one of them out; --cpus-per-task, --gpus-per-task and --mem-per-core are for each rank";

@@ -3,7 +3,7 @@
 //!
 //! The specification itself is the form on the fewest nodes. [`AllocationSpec::spread_over`] gives the others.
 
-use super::{AllocationSpec, invalid};
+use super::{AllocationSpec, invalid, share_of};
 use crate::layout::Distribution;
 use crate::resources::Resources;
 use crate::spec_error::SpecError;
@@ -27,13 +27,27 @@ impl AllocationSpec {
     /// it is.
     pub fn spread_over(&self, nodes: u32) -> Self {
         let Some(each) = self.spread else { return self.clone() };
-        let tasks = self.launch.ranks.div_ceil(nodes.max(1)).max(1);
-        let mut form = Self { nodes, nodes_max: None, tasks_per_node: tasks, ..self.clone() };
-        match self.share {
-            Some(share) => form.share = Some(share.minus(&each.times(self.tasks_per_node)).plus(&each.times(tasks))),
-            None => form.constraints.cores = form.constraints.cores.max(each.times(tasks).cores),
-        }
+        let (tasks_per_node, share, cores) = self.of_form(each, nodes);
+        let mut form = Self { nodes, nodes_max: None, tasks_per_node, share, ..self.clone() };
+        form.constraints.cores = cores;
         form
+    }
+
+    /// Whether a node of this size is large enough for the form on this many nodes.
+    pub fn spread_fits(&self, nodes: u32, size: &Resources) -> bool {
+        let of_form = self.spread.map(|each| self.of_form(each, nodes));
+        let (share, cores) = of_form.map_or((self.share, self.constraints.cores), |(_, share, cores)| (share, cores));
+        size.cores >= cores && size.holds(&share.map_or(*size, |asked| share_of(&asked, size)))
+    }
+
+    /// In the form on this many nodes: the ranks on a node, the amount of each, and the least cores of a node.
+    fn of_form(&self, each: Resources, nodes: u32) -> (u32, Option<Resources>, u32) {
+        let tasks = self.launch.ranks.div_ceil(nodes.max(1)).max(1);
+        let of_ranks = each.times(tasks);
+        match self.share {
+            Some(share) => (tasks, Some(share.minus(&each.times(self.tasks_per_node)).plus(&of_ranks)), self.constraints.cores),
+            None => (tasks, None, self.constraints.cores.max(of_ranks.cores)),
+        }
     }
 
     pub(super) fn validate_spread(&self) -> Result<(), SpecError> {
@@ -91,6 +105,7 @@ mod tests {
         let counts = |ranks: u32| spread(ranks).spread_counts().collect::<Vec<u32>>();
         assert_eq!((counts(1), counts(2), counts(6)), (vec![1], vec![1, 2], vec![1, 2, 3, 6]));
         assert_eq!(counts(10), [1, 2, 3, 4, 5, 10], "4, 3, 3 and not 4, 4, 2");
+        assert_eq!((0..12).filter(|nodes| spread(10).may_have(*nodes)).collect::<Vec<usize>>(), [1, 2, 3, 4, 5, 10]);
         for ranks in 1..200 {
             let mut before = u32::MAX;
             for nodes in counts(ranks) {
@@ -117,6 +132,10 @@ mod tests {
         assert_eq!(form.spread_counts().collect::<Vec<u32>>(), [3]);
         let whole = spread(10).spread_over(3);
         assert_eq!((whole.share, whole.constraints.cores), (None, 8));
+        let size = |cores| Resources { cores, memory_bytes: 45, gpus: 0 };
+        for spec in [&shared, &spread(10)] {
+            assert_eq!([8, 7].map(|cores| spec.spread_fits(3, &size(cores))), [true, false]);
+        }
         let nodes = ["n1", "n2", "n3"].map(|name| name.parse().unwrap());
         let counts: Vec<u32> = form.usual_ranks(&nodes).iter().map(|ranks| ranks.count).collect();
         assert_eq!(counts, [4, 3, 3]);

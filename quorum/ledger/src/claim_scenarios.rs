@@ -266,12 +266,14 @@ fn a_claim_has_nodes_that_were_asked_for_and_serve_together() {
     submit(3, 1, &|constraints| asks(constraints, "a|c"));
     submit(4, 1, &|constraints| constraints.excluded = [node(1)].into());
     submit(5, 2, &|constraints| constraints.topology = Topology::AtMost(1));
+    submit(6, 2, &|constraints| constraints.topology = Topology::Contiguous);
     for (number, nodes, why) in [
         (1, &[0, 1][..], "have none of a|b in common"),
         (2, &[1, 3], "are not 1 with a and 1 with b"),
         (3, &[1], "has none of the alternatives a|c"),
         (4, &[1], "is excluded by --exclude"),
         (5, &[0, 2], "are of 2 topology groups; at most 1 is asked for"),
+        (6, &[0, 2], "do not follow each other by their names"),
     ] {
         let Err(Refusal::Conflict { conflicts }) = s.claim(number, nodes) else { panic!("{why}") };
         assert!(conflicts[0].why.contains(why), "{}", conflicts[0].why);

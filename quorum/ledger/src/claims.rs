@@ -187,9 +187,11 @@ impl Ledger {
 
     /// A conflict if its nodes do not follow each other by their names, and the allocation asks for that.
     fn of_scattered_nodes(&self, allocation: &Allocation, claim: &Claim) -> Option<Conflict> {
-        let is_asked = allocation.spec.constraints.topology == Topology::Contiguous;
-        let nodes: BTreeSet<&NodeId> = claim.shares.iter().filter(|_| is_asked).map(|share| &share.node).collect();
-        let first = claim.shares.first().filter(|_| hostlist::longest_run(self.nodes.keys(), &nodes) < nodes.len())?;
+        if allocation.spec.constraints.topology != Topology::Contiguous {
+            return None;
+        }
+        let nodes: BTreeSet<&NodeId> = claim.shares.iter().map(|share| &share.node).collect();
+        let first = claim.shares.first().filter(|_| !hostlist::are_in_a_row(self.nodes.keys(), &nodes))?;
         let why = "and the others do not follow each other by their names; contiguous nodes are asked for".to_owned();
         Some(Conflict { node: first.node.clone(), holder: None, why })
     }

@@ -226,7 +226,7 @@ fn unknown_options_and_values_are_refused_with_their_line() {
         ("--gibberish=1", "job.sh line 2: #SBATCH --gibberish=1: there is no such option"),
         ("gibberish", "job.sh line 2: #SBATCH gibberish: there is no such option"),
         ("-Z", "job.sh line 2: #SBATCH -Z: there is no such option"),
-        ("--exclusive=user", "job.sh line 2: #SBATCH --exclusive=user: \"user\" is not supported"),
+        ("--exclusive=mcs", "job.sh line 2: #SBATCH --exclusive=mcs: \"mcs\" is not supported"),
         ("--gres=nvme:1", "job.sh line 2: #SBATCH --gres=nvme:1: \"nvme:1\" is not supported"),
         ("--mem=0 --gres=gpu:1", "job.sh line 2: #SBATCH --mem=0: \"0\" is not supported"),
         ("hetjob", "job.sh line 2: #SBATCH hetjob: it is not supported"),

@@ -26,7 +26,7 @@ impl Submitted {
     /// The answer to a submission of the quorum.
     pub(super) fn of(done: v1::SubmitResponse, mut warnings: Vec<String>) -> Self {
         warnings.extend(Some(done.warning).filter(|warning| !warning.is_empty()));
-        let would_submit = done.checked.as_ref().map(DryRunJson::from);
+        let would_submit = done.checked.as_ref().map(|spec| DryRunJson::from(spec).expected(done.expected.as_ref()));
         let job = Some(done.number).filter(|number| *number > 0);
         Self { id: would_submit.is_none().then_some(done.id), job, warnings, would_submit }
     }
