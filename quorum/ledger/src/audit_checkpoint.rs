@@ -7,9 +7,9 @@
 //! archive's folder is another one afterwards.
 
 use super::refusal::Refusal;
-use super::signed_head::SignedHead;
 use super::state::AuditCheckpoint;
 use super::{Ledger, Outcome};
+use lattice_ledger_state::signed_head::SignedHead;
 use lattice_model::Generation;
 
 /// Largest size of an archive's URL, in bytes.

@@ -64,7 +64,6 @@
 //! allocation therefore does not free its nodes at once: its processes may still be there.
 
 pub mod access;
-pub mod audit_chain;
 pub mod clocks;
 pub mod history;
 pub mod node_use;
@@ -117,11 +116,9 @@ mod roles;
 mod scaled_services;
 mod services;
 mod sessions;
-mod signed_head;
 mod singletons;
 mod state;
 mod task_groups;
-mod task_states;
 mod telemetry;
 mod tenant_members;
 mod tenants;
@@ -240,7 +237,6 @@ mod wipe_scenarios;
 pub use access::{Access, AccessKind};
 pub use action::Action;
 pub use admission::growth;
-pub use audit_chain::{AuditFault, AuditHead};
 pub use budgets::BudgetNotice;
 pub use claims::{SCHEDULER_LEASE, scheduler_lease};
 pub use command::{Command, ENTRY_LEAP_MS_MAX};
@@ -248,11 +244,13 @@ pub use conformance::DriftLimits;
 pub use dags::{DagCursor, DagFilter, DagStatus, DagSummary, StepStatus};
 pub use ended::{EndedLimitsChange, EndedStatus};
 pub use ended_work::{ACCOUNTING_LEASE, Correction, EndsStatus};
+pub use lattice_ledger_state::audit_chain::{AuditFault, AuditHead};
 pub use lattice_ledger_state::budget_marks::ReachedMark;
 pub use lattice_ledger_state::ended_place::EndedPlace;
 pub use lattice_ledger_state::keyring::{self, Keyring};
 pub use lattice_ledger_state::removals::{REMOVED_LEN_MAX, Removal};
 pub use lattice_ledger_state::revocations::Revocation;
+pub use lattice_ledger_state::task_states::{LanesObstacle, TASK_RANGES_MAX, TaskCounts, TaskPlace, TaskStates, WhichTasks};
 pub use lattice_ledger_state::user_limits::{UserLimit, UserLimits};
 pub use leases::held;
 pub use level::{LEVEL_KNOWN, LEVEL_MAX};
@@ -276,7 +274,6 @@ pub use state::{
     MAIL_CHANNEL, NODES_MAX, NotifyChannel, Recovery,
 };
 pub use task_groups::{LANES_WAITING_OF_USER_MAX, LIVE_WITH_LANES_MAX, lane_id};
-pub use task_states::{LanesObstacle, TASK_RANGES_MAX, TaskCounts, TaskPlace, TaskStates, WhichTasks};
 pub use tenants::{QuotaChange, SoftLimitsChange, TenantChange, TenantStatus};
 pub use updates::{AllocationChange, ScalingChange};
 pub use urgency::Urgency;

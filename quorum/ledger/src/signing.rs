@@ -5,7 +5,7 @@
 //! The leader makes the signature over [`SignedHead::message`] outside the ledger (`apply` has no
 //! secrets). Records that are committed meanwhile are covered by the next signature.
 
-pub use super::signed_head::SignedHead;
+pub use lattice_ledger_state::signed_head::SignedHead;
 
 use super::refusal::Refusal;
 use super::state::Signing;

@@ -1,10 +1,9 @@
 //! The replicated state and its records. The command files beside this one change them.
 
-use super::audit_chain::AuditHead;
-use super::signed_head::SignedHead;
 use imbl::{OrdMap, OrdSet};
 use lattice_ledger_state::access_tokens::AccessTokens;
 use lattice_ledger_state::allocation_index::AllocationIndex;
+use lattice_ledger_state::audit_chain::AuditHead;
 use lattice_ledger_state::budget_marks::BudgetMarks;
 use lattice_ledger_state::dags::Dags;
 use lattice_ledger_state::dependents::Dependents;
@@ -26,6 +25,7 @@ use lattice_ledger_state::revocations::Revocations;
 use lattice_ledger_state::role_bindings::RoleBindings;
 use lattice_ledger_state::scaled_services::ServiceReplicas;
 use lattice_ledger_state::scripts::Scripts;
+use lattice_ledger_state::signed_head::SignedHead;
 use lattice_ledger_state::submission_rates::SubmissionRates;
 use lattice_ledger_state::task_groups::GroupTasks;
 use lattice_ledger_state::tenant_members::TenantMembers;

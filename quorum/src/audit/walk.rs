@@ -3,8 +3,8 @@
 
 use super::STEP;
 use super::signer::verifies;
+use lattice_ledger::AuditFault;
 use lattice_ledger::AuditHead;
-use lattice_ledger::audit_chain::AuditFault;
 use lattice_ledger::signing::{KeySet, SignedHead};
 use lattice_model::{AuditAction, AuditRecord, MemberId};
 use lattice_quorum_client::wire::{AuditWalk, KeyPeriod};

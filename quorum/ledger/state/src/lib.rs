@@ -5,6 +5,7 @@
 
 pub mod access_tokens;
 pub mod allocation_index;
+pub mod audit_chain;
 pub mod budget_marks;
 pub mod correspondence;
 pub mod dags;
@@ -27,8 +28,10 @@ pub mod revocations;
 pub mod role_bindings;
 pub mod scaled_services;
 pub mod scripts;
+pub mod signed_head;
 pub mod submission_rates;
 pub mod task_groups;
+pub mod task_states;
 pub mod tenant_members;
 pub mod tenant_usage;
 pub mod usage_records;

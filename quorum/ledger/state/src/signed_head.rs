@@ -1,6 +1,6 @@
 //! A signature of the audit chain up to one of its records.
 
-use super::audit_chain::AuditHead;
+use crate::audit_chain::AuditHead;
 use lattice_model::{AuditAction, AuditRecord, MemberId};
 use serde::{Deserialize, Serialize};
 

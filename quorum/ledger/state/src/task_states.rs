@@ -1,6 +1,6 @@
 //! What is known of the tasks of a group: the answer to a query.
 
-use lattice_ledger_state::task_groups::GroupTasks;
+use crate::task_groups::GroupTasks;
 use lattice_model::{AllocationId, NodeId, TaskOutcome, TaskSet};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -89,7 +89,7 @@ pub struct TaskPlace {
 
 impl TaskStates {
     /// What is in the record of a group itself: all but places and the obstacle.
-    pub(super) fn of(tasks: &GroupTasks, which: WhichTasks) -> Self {
+    pub fn of(tasks: &GroupTasks, which: WhichTasks) -> Self {
         match which {
             WhichTasks::Counts => Self { counts: counts(tasks), ..Self::default() },
             WhichTasks::One(ordinal) => {
