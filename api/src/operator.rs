@@ -266,7 +266,6 @@ mod tests {
     fn calls_are_signed_where_users_may_not_call_or_reach_only_their_own() {
         let further = [
             "AccountingService/History",
-            "AdminService/ListProjects",
             "AdminService/ListRoles",
             "AdminService/ListTokens",
             "AdminService/QueryAudit",

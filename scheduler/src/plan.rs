@@ -432,7 +432,7 @@ impl<'a> Planner<'a> {
         match found {
             Found::Reservation(reservation) => {
                 // Nothing behind the first begins now, whatever is free.
-                let may_preempt = !(is_fifo && progress.is_stopped) && !grouping::is_contiguous(&allocation.spec);
+                let may_preempt = !(grouping::is_contiguous(&allocation.spec) || is_fifo && progress.is_stopped);
                 (progress.is_stopped, progress.floor_ms) = (true, reservation.start_ms);
                 progress.reservations += 1;
                 let end_ms = reservation.start_ms.saturating_add(duration_ms(&allocation.spec));

@@ -28,10 +28,13 @@ const LOOKUP_TIME_MAX: Duration = Duration::from_secs(3);
 /// Asks for the tenants of an account; `None`: nobody answers.
 pub(crate) type AskTenants = Box<dyn Fn(Principal) -> BoxFuture<'static, Option<BTreeSet<String>>> + Send + Sync>;
 
+/// The names of an account's tenants.
+type Tenants = Arc<BTreeSet<String>>;
+
 /// The tenants of accounts, by uid and name.
 pub(crate) struct Memberships {
     ask: AskTenants,
-    known: Mutex<Recent<(u32, String), Arc<BTreeSet<String>>>>,
+    known: Mutex<Recent<(u32, String), Tenants>>,
     lanes: [tokio::sync::Mutex<()>; LANES],
 }
 

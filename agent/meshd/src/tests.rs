@@ -283,7 +283,7 @@ async fn ended_work_is_for_agents_that_may_vouch_and_an_agent_without_a_store_sa
     let why = "this agent has no store of ended work: it lacks the role accounting";
     assert_eq!(agent.answer(&agent.api, everything()).await, why);
     let status = agent.answer(&agent.api, Open::History(HistoryOpen::Status)).await;
-    assert_eq!(status, "Status { kind: \"\", problem: \"\" }");
+    assert_eq!(status, "Status { kind: \"\", problem: \"\", sinks: [] }");
 }
 
 #[tokio::test]

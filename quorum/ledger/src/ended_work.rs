@@ -39,6 +39,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use uuid::Uuid;
 
+/// Largest size of the ended work that waits, in bytes: about 80,000 records. Tests of this crate fill a
+/// smaller one.
+pub(super) const ENDED_WORK_BYTES_MAX: usize = if cfg!(test) { 256 * 1024 } else { 64 * 1024 * 1024 };
 /// The lease of the agent that writes to the accounting store.
 pub const ACCOUNTING_LEASE: &str = "accounting";
 
@@ -160,7 +163,7 @@ impl Ledger {
         if changes.is_empty() {
             return Ok(Outcome::Done);
         }
-        if !self.ends.takes_correction(&next) {
+        if !self.ends.takes_correction(&next, ENDED_WORK_BYTES_MAX) {
             return Err(Refusal::StoreTooFarBehind { store: accounted.store, waiting: self.ends.waiting_count() });
         }
         let detail = format!("end {}: {}", before.sequence, changes.join(", "));
@@ -188,7 +191,7 @@ impl Ledger {
     }
 
     fn push_ended_work(&mut self, context: &mut ApplyContext, work: EndedWork) {
-        if self.ends.push(work) {
+        if self.ends.push(work, ENDED_WORK_BYTES_MAX) {
             let store = self.ends.accounted().map_or_else(|| "the next store".to_owned(), |until| format!("store {}", until.store));
             let detail = format!("{} ends wait for {store}, and the oldest are dropped from now on", self.ends.waiting_count());
             self.record(context, "quorum", AuditAction::EndedWorkDropped, Subject::default(), detail);
@@ -230,7 +233,7 @@ impl Ledger {
             }
         };
         self.ends.store = StoreState::Current(AccountedUntil { store, sequence });
-        self.ends.forget_until(sequence);
+        self.ends.forget_until(sequence, ENDED_WORK_BYTES_MAX);
         Ok(Outcome::Done)
     }
 

@@ -1,11 +1,11 @@
 //! Scenarios of ended work that waits for accounting, and its way into a store that may crash.
 
+use super::ended_work::ENDED_WORK_BYTES_MAX;
 use super::properties::scans::invariant_indexes_equal_scans;
 use super::recovery::beyond;
 use super::scenarios::{SIZE, Story, id, node, prepared, released, spec, user};
 use super::task_group_scenarios::live_lanes;
 use super::{ACCOUNTING_LEASE, Action, Correction, EndsStatus, Ledger, Outcome, Refusal};
-use lattice_ledger_state::ended_work::ENDED_WORK_BYTES_MAX;
 use lattice_ledger_state::usage_records::Consumer;
 use lattice_model::ended_work::{AccountedUntil, EndedWork};
 use lattice_model::{
@@ -205,7 +205,7 @@ fn a_correction_is_numbered_recorded_and_given_to_the_store_and_only_who_may_cha
     assert_eq!(records[0].allocation, Some(id(1)));
     let tags: BTreeMap<String, String> = [("a".to_owned(), "1".to_owned())].into();
     let want = EndedWork { sequence: 2, project: "higgs".into(), tags, corrects: Some(1), ..work.clone() };
-    assert_eq!(s.ledger.ended_work_after(0).map(|work| (**work).clone()).collect::<Vec<_>>(), [want.clone()]);
+    assert_eq!(s.ledger.ended_work_after(0).map(|work| (**work).clone()).collect::<Vec<_>>(), std::slice::from_ref(&want));
     assert!(s.acted(correct(7, &work, "higgs")).is_empty(), "the answer was lost");
     // The store has it, and whoever asks again reads that.
     let now = EndedWork { sequence: 1, corrects: None, ..want };

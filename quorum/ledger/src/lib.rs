@@ -84,6 +84,7 @@ mod corresponding;
 mod dags;
 mod dependencies;
 mod ended;
+mod ended_limits;
 mod ended_work;
 mod fencing;
 mod holds;

@@ -1,5 +1,6 @@
 //! The replicated state and its records. The command files beside this one change them.
 
+pub use super::ended_limits::{EndedLimits, Forgotten};
 use imbl::{OrdMap, OrdSet};
 use lattice_ledger_state::access_tokens::AccessTokens;
 use lattice_ledger_state::allocation_index::AllocationIndex;
@@ -9,7 +10,6 @@ use lattice_ledger_state::dags::Dags;
 use lattice_ledger_state::dependents::Dependents;
 use lattice_ledger_state::domains::DomainIndex;
 pub use lattice_ledger_state::domains::{Domain, DomainKey};
-pub use lattice_ledger_state::ended_limits::{EndedLimits, Forgotten};
 use lattice_ledger_state::ended_place::EndedPlace;
 use lattice_ledger_state::ended_work::Ends;
 use lattice_ledger_state::entries::{each_in_turn, one_by_one};

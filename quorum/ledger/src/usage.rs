@@ -22,6 +22,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use uuid::Uuid;
 
+/// Largest size of the records that may be dropped, in bytes: about 30,000 users who
+/// work every day. Tests of this crate fill a smaller one.
+pub(super) const USAGE_BYTES_MAX: usize = if cfg!(test) { 64 * 1024 } else { 128 * 1024 * 1024 };
+
 /// Whose use is asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UsageOf {
@@ -157,16 +161,16 @@ impl Ledger {
         self.sum_claim(&allocation, span);
         let Some(span) = span else { return };
         let (recorded, spec) = (self.limits.budget_period.kept(), &allocation.spec);
-        self.usage_records.add(Consumer::User(allocation.owner.uid), &allocation.owner.name, span, recorded, false);
+        self.usage_records.add(Consumer::User(allocation.owner.uid), &allocation.owner.name, span, recorded, false, USAGE_BYTES_MAX);
         if !spec.project.is_empty() {
             let project = Consumer::Project { tenant: spec.tenant.clone(), project: spec.project.clone() };
-            self.usage_records.add(project, "", span, recorded, false);
+            self.usage_records.add(project, "", span, recorded, false, USAGE_BYTES_MAX);
         }
         if spec.tenant.is_empty() {
             return;
         }
         let exists = self.tenants.contains_key(&spec.tenant);
-        let first_day = self.usage_records.add(Consumer::Tenant(spec.tenant.clone()), "", span, recorded, exists);
+        let first_day = self.usage_records.add(Consumer::Tenant(spec.tenant.clone()), "", span, recorded, exists, USAGE_BYTES_MAX);
         if let Some(first_day) = first_day.filter(|_| exists) {
             context.changed.use_of(&spec.tenant, first_day);
         }
@@ -175,7 +179,7 @@ impl Ledger {
     /// The tenant exists from now on, or not any more: its use is always kept, or bounded like that
     /// of a user.
     pub(super) fn keep_usage_of_tenant(&mut self, context: &mut ApplyContext, name: &str, exists: bool) {
-        self.usage_records.set_droppable(&Consumer::Tenant(name.to_owned()), !exists);
+        self.usage_records.set_droppable(&Consumer::Tenant(name.to_owned()), !exists, USAGE_BYTES_MAX);
         if exists && self.tenant_use(name).is_some() {
             context.changed.use_of(name, 0);
         }

@@ -1,6 +1,7 @@
 //! Scenarios of what work uses, and of the budgets of tenants.
 
 use super::scenarios::{SIZE, Story, id, node, prepared, registration, released, spec, user};
+use super::usage::USAGE_BYTES_MAX;
 use super::{
     Action, BudgetNotice, EndedLimitsChange, NodeStateChange, Outcome, QuotaChange, Registration, SoftLimitsChange, TenantChange, UsageOf,
     UserLimitsChange,
@@ -8,7 +9,7 @@ use super::{
 use crate::Refusal;
 use crate::history::ChangeSet;
 use crate::properties::scans::invariant_indexes_equal_scans;
-use lattice_ledger_state::usage_records::{Consumer, USAGE_BYTES_MAX};
+use lattice_ledger_state::usage_records::Consumer;
 use lattice_model::constraint::CHECKPOINTS;
 use lattice_model::usage::{DAY_MS, HOUR_MS};
 use lattice_model::{

@@ -16,7 +16,7 @@ use lattice_slurm::units::listed;
 const HARMLESS_FLAGS: [&str; 2] = ["ignore_jobs", "spec_nodes"];
 
 /// What is created or deleted, and the pairs behind it. A word that names the kind may stand before them.
-fn pairs(words: &[String]) -> Result<Vec<(String, &str)>, Failure> {
+fn pairs(words: &[String]) -> Result<Pairs<'_>, Failure> {
     let words = match words {
         [kind, rest @ ..] if kind.eq_ignore_ascii_case("reservation") => rest,
         [kind, ..] if !kind.contains('=') => {
@@ -32,9 +32,12 @@ fn pairs(words: &[String]) -> Result<Vec<(String, &str)>, Failure> {
     Ok(keys.into_iter().zip(values).collect())
 }
 
+/// Keys in lower case, and what they are set to.
+type Pairs<'a> = Vec<(String, &'a str)>;
+
 /// The reservation that the pairs name, and the others.
-fn named<'a>(pairs: Vec<(String, &'a str)>) -> Result<(&'a str, Vec<(String, &'a str)>), Failure> {
-    let (names, others): (Vec<_>, Vec<_>) = pairs.into_iter().partition(|(key, _)| key == "reservationname" || key == "reservation");
+fn named(pairs: Pairs<'_>) -> Result<(&str, Pairs<'_>), Failure> {
+    let (names, others): (Pairs, Pairs) = pairs.into_iter().partition(|(key, _)| key == "reservationname" || key == "reservation");
     match names.as_slice() {
         [(_, name)] => Ok((*name, others)),
         _ => Err(Failure::other("ReservationName= is needed, once").hint("Lattice gives reservations no names by itself")),

@@ -229,7 +229,6 @@ fn distributions_and_bindings_are_honoured_where_they_mean_the_same() {
         "--cpu-bind=map_cpu:0,1",
         "--mem-bind=rank",
         "--gpu-bind=map_gpu:0",
-        "--switches=1@soon",
         "--switches=1 --contiguous",
         "--exclusive=mcs",
         "--hint=memory_bound",
@@ -244,6 +243,8 @@ fn distributions_and_bindings_are_honoured_where_they_mean_the_same() {
         let error = translated(Command::Sbatch, refused).unwrap_err();
         assert!(error.hint.is_some(), "{refused}: {error}");
     }
+    let soon = translated(Command::Sbatch, "--switches=1@soon").unwrap_err();
+    assert!(soon.to_string().contains("HH:MM:SS"), "{soon}");
 }
 
 #[test]

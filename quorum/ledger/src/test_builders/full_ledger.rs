@@ -167,7 +167,7 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
     let node_use = NodeUse { node_millionths: WHOLE_NODE, gpus: 2 };
     let span = Span { node_use, from: Timestamp(1), to: Timestamp(2 * DAY_MS) };
     for consumer in [Consumer::User(1), Consumer::Project { tenant: "physics".into(), project: "higgs".into() }] {
-        ledger.usage_records.add(consumer, "u1", span, BudgetPeriod::default(), false);
+        ledger.usage_records.add(consumer, "u1", span, BudgetPeriod::default(), false, usize::MAX);
     }
     let reached = ReachedMark { mark: BudgetMark::Used, since: Timestamp(2 * DAY_MS) };
     ledger.budget_marks.set("physics", Budget::NodeHours, Some(reached));

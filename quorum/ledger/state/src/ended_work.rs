@@ -9,10 +9,6 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// Largest size of the ended work that waits, in bytes: about 80,000 records. Tests of this crate fill a
-/// smaller one.
-pub const ENDED_WORK_BYTES_MAX: usize = if cfg!(test) { 256 * 1024 } else { 64 * 1024 * 1024 };
-
 /// Which store gets the ended work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StoreState {
@@ -104,20 +100,20 @@ impl Ends {
     }
 
     /// Whether this correction may wait: half of the memory is for ends alone, which nobody can give again.
-    pub fn takes_correction(&self, work: &EndedWork) -> bool {
-        self.bytes + ended_work_bytes(work) <= ENDED_WORK_BYTES_MAX / 2
+    pub fn takes_correction(&self, work: &EndedWork, bytes_max: usize) -> bool {
+        self.bytes + ended_work_bytes(work) <= bytes_max / 2
     }
 
-    /// Adds the latest one, and drops the oldest if all need too much memory. Returns whether dropping begins
+    /// Adds the latest one, and drops the oldest if all need more memory than this. Returns whether dropping begins
     /// with this.
-    pub fn push(&mut self, work: EndedWork) -> bool {
+    pub fn push(&mut self, work: EndedWork, bytes_max: usize) -> bool {
         self.bytes += ended_work_bytes(&work);
         if let Some(corrected) = work.corrects {
             self.corrections.insert(corrected, work.sequence);
         }
         self.waiting.insert(work.sequence, Arc::new(work));
         let was_dropping = self.is_dropping;
-        while self.bytes > ENDED_WORK_BYTES_MAX && self.remove_oldest() {
+        while self.bytes > bytes_max && self.remove_oldest() {
             self.dropped += 1;
             self.is_dropping = true;
         }
@@ -125,9 +121,9 @@ impl Ends {
     }
 
     /// The store has everything up to this number.
-    pub fn forget_until(&mut self, sequence: u64) {
+    pub fn forget_until(&mut self, sequence: u64, bytes_max: usize) {
         while self.waiting.get_min().is_some_and(|(oldest, _)| *oldest <= sequence) && self.remove_oldest() {}
-        if self.bytes <= ENDED_WORK_BYTES_MAX / 2 {
+        if self.bytes <= bytes_max / 2 {
             self.is_dropping = false;
         }
     }

@@ -11,7 +11,6 @@ pub mod correspondence;
 pub mod dags;
 pub mod dependents;
 pub mod domains;
-pub mod ended_limits;
 pub mod ended_place;
 pub mod ended_work;
 pub mod entries;

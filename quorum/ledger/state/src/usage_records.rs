@@ -12,9 +12,6 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Largest size of the records that may be dropped, in bytes: about 30,000 users who
-/// work every day. Tests of this crate fill a smaller one.
-pub const USAGE_BYTES_MAX: usize = if cfg!(test) { 64 * 1024 } else { 128 * 1024 * 1024 };
 /// How many outdated records one command drops at most.
 const DROPPED_AT_ONCE_MAX: usize = 16;
 
@@ -92,9 +89,9 @@ impl UsageRecords {
         self.records.iter()
     }
 
-    /// Adds what was used, and drops what is outdated or too much. `kept`: the record is never
-    /// dropped. Returns the first day that has more than before.
-    pub fn add(&mut self, consumer: Consumer, user: &str, span: Span, period: BudgetPeriod, kept: bool) -> Option<u32> {
+    /// Adds what was used, and drops what is outdated, and the oldest if all that may be dropped have more
+    /// than `bytes_max`. `kept`: the record is never dropped. Returns the first day that has more than before.
+    pub fn add(&mut self, consumer: Consumer, user: &str, span: Span, period: BudgetPeriod, kept: bool, bytes_max: usize) -> Option<u32> {
         let mut record = self.records.get(&consumer).cloned().unwrap_or_default();
         self.index_no_longer(&consumer, &record);
         let changed = Arc::make_mut(&mut record);
@@ -111,17 +108,17 @@ impl UsageRecords {
             self.records.insert(consumer, record);
         }
         self.drop_outdated(period.first_day(span.to));
-        self.drop_excess();
+        self.drop_excess(bytes_max);
         first_day
     }
 
     /// The consumer's record may be dropped from now on, or not.
-    pub fn set_droppable(&mut self, consumer: &Consumer, droppable: bool) {
+    pub fn set_droppable(&mut self, consumer: &Consumer, droppable: bool, bytes_max: usize) {
         let Some(record) = self.records.get(consumer).cloned() else { return };
         self.index_no_longer(consumer, &record);
         if droppable {
             self.index(consumer, &record);
-            self.drop_excess();
+            self.drop_excess(bytes_max);
         }
     }
 
@@ -164,8 +161,8 @@ impl UsageRecords {
         }
     }
 
-    fn drop_excess(&mut self) {
-        while self.droppable_bytes > USAGE_BYTES_MAX && !self.droppable.is_empty() {
+    fn drop_excess(&mut self, bytes_max: usize) {
+        while self.droppable_bytes > bytes_max && !self.droppable.is_empty() {
             self.drop_oldest();
         }
     }
