@@ -110,7 +110,7 @@ fn work_that_names_a_reservation_waits_for_its_start_and_is_in_nobodys_way() {
 fn work_whose_ranks_are_spread_waits_for_the_start_too() {
     let waits = || view(2, vec![naming(spread(1, 2, true), "course")]);
     let v = with_window(waits(), "course", "n[1-2]", (30, 90));
-    assert_eq!((placed(&v), reason(&v, 1)), (vec![], "reservation to come: course".to_owned()));
+    assert_eq!((placed(&v), reason(&v, 1)), (vec![], "reservation not open yet: course".to_owned()));
     assert_eq!(placed(&with_window(waits(), "course", "n[1-2]", (-1, 90))), [(id(1), vec!["n1".into()])]);
 }
 
