@@ -46,7 +46,7 @@ impl Owners {
         Self { policy: view.share_policy, has_exclusive, ..Self::default() }
     }
 
-    /// Whether users are not told apart yet, and this work or a share on this node needs that.
+    /// Whether users are not distinguished yet, although this work or a share on this node needs it.
     pub fn would_tell_users_apart(&self, allocation: Option<&Allocation>, node: Option<&Node>) -> bool {
         !self.has_exclusive && (allocation.is_some_and(is_exclusive) || node.is_some_and(has_exclusive_leaving))
     }
