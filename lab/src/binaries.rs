@@ -58,8 +58,12 @@ impl Binaries {
         self.build_with(packages.into_iter().chain(ALSO_BUILT).flat_map(|package| ["-p", package]))
     }
 
-    /// Builds the program that measures, with all others, so that no package is compiled twice.
+    /// Builds the program that measures, with all others, so that no package is compiled twice. In the profile of tests
+    /// everything has the features that [`Self::build_for_tests`] chooses.
     pub fn build_bench(&self) -> Result<()> {
+        if self.profile() == "debug" {
+            return self.build_for_tests();
+        }
         let packages = NEEDED.map(|(package, _)| package);
         self.build_with(packages.into_iter().chain(ALSO_BUILT).chain(["lattice-lab-bench"]).flat_map(|package| ["-p", package]))
     }
