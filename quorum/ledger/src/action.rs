@@ -7,7 +7,6 @@
 use super::ended::EndedLimitsChange;
 use super::ended_work::Correction;
 use super::preemptions::PreemptFor;
-use super::refusal::Refusal;
 use super::requester::Requester::{self, Member, Operator, Owner, OwnerOrOperator, User, UserOfDag, UserOrOperator};
 use super::reservations::ReservationChange;
 use super::scaled_services::ScalingStep;
@@ -22,6 +21,7 @@ use super::{
     VniPoolChange, holds, level,
 };
 use lattice_ledger_state::keyring::Secret;
+use lattice_ledger_state::refusal::Refusal;
 use lattice_model::access::{MemberChange, MemberStep, ProjectChange, ProjectStep, Role, RoleBinding, RootMay, Subject, SubjectName};
 use lattice_model::access_token::{AccessToken, TokenId};
 use lattice_model::conformance::Components;

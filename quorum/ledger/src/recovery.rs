@@ -14,9 +14,9 @@
 //! only if that node reports it, too.
 
 use super::job_numbers;
-use super::refusal::{Conflict, Refusal};
 use super::task_groups::{REPORTED_NUMBERS, lane_id, spec_as_submitted};
 use super::{ApplyContext, Holding, LIVE_MAX, Ledger, Outcome, Recovery, Registration, Subject};
+use lattice_ledger_state::refusal::{Conflict, Refusal};
 use lattice_ledger_state::scaled_services::is_asked_to_leave;
 use lattice_model::count::counted;
 use lattice_model::lifecycle::Event;

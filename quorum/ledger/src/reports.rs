@@ -1,7 +1,7 @@
 //! Reports from agents, applied in sequence within an incarnation.
 
-use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_ledger_state::refusal::Refusal;
 use lattice_ledger_state::scaled_services::is_asked_to_leave;
 use lattice_model::end_reason::NotSaved;
 use lattice_model::lifecycle::Event;

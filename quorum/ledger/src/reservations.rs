@@ -11,9 +11,9 @@
 //! it is.
 
 use super::claims::CONFLICTS_MAX;
-use super::refusal::{Conflict, Refusal};
 use super::state::NODES_MAX;
 use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_ledger_state::refusal::{Conflict, Refusal};
 use lattice_model::claim::ClaimShare;
 use lattice_model::config::nearest;
 use lattice_model::count::counted;
