@@ -26,6 +26,8 @@ pub mod node;
 pub mod operator;
 pub mod pack;
 pub mod spec;
+#[cfg(any(test, feature = "test-builders"))]
+pub mod test_builders;
 pub mod trace;
 
 /// Largest size of a message in either direction, in bytes, for clients and servers: a listing of
