@@ -336,7 +336,9 @@ impl Ledger {
         if !waits {
             return self.ended_report(context, node, id, epoch, reason);
         }
-        let (actor, reason) = (format!("node:{node}"), super::reports::reason_by_node(node, reason));
+        // Which nodes it had is not known.
+        let reason = super::reports::reason_by_node(node, reason, |named| self.nodes.contains_key(named));
+        let actor = format!("node:{node}");
         let (saved, hold) = match &reason {
             EndReason::Preempted { saved: Ok(made), .. } => (Some(*made), false),
             EndReason::WalltimeSaved { checkpoint } => (Some(*checkpoint), true),
