@@ -217,6 +217,14 @@ fn architecture(files: &Files, render_minor: u32) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn without_a_gpu_of_amd_the_library_is_not_loaded() {
+        let files = Files::below(Path::new("/no-machine"));
+        // Where the library is not installed, an attempt to load it is an error.
+        assert_eq!(RocmSmi.look(&files, &Pci::look(&files)).unwrap(), Found::default());
+    }
 
     #[test]
     fn addresses_are_written_as_sysfs_does() {
