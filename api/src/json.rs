@@ -23,8 +23,6 @@ mod lease;
 mod node;
 mod quorum;
 mod reservation;
-#[cfg(test)]
-mod samples;
 mod scaling;
 mod service;
 mod session;

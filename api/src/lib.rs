@@ -4,7 +4,8 @@
 //!   bytes ◀─prost─▶ v1::* ──spec::to_model (validates)──▶ lattice_model
 //!                     ▲  ◀──allocation / node / spec::from_model──┘
 //!                     ├── client::Client: typed clients over a Unix socket or TLS
-//!                     └── json: what programs read, as JSON
+//!                     ├── json: what programs read, as JSON
+//!                     └── trace: the format of traces, and what allocations are in them
 //! ```
 //!
 //! The conversion into the model *is* the validation: a specification returned by
@@ -25,6 +26,8 @@ pub mod node;
 pub mod operator;
 pub mod pack;
 pub mod spec;
+#[cfg(any(test, feature = "test-builders"))]
+pub mod test_builders;
 pub mod trace;
 
 /// Largest size of a message in either direction, in bytes, for clients and servers: a listing of

@@ -1,8 +1,14 @@
-//! Work for a trace: what the scheduler decides by, and when it ran.
+//! Work for a trace: what the scheduler decides by, and when it ran; and the format of a trace.
+
+mod format;
+
+pub use format::{
+    Amount, Complete, FORMAT, Header, Line, Moment, NodeLine, NotATime, Request, Span, Submit, TRACE_BYTES_MAX, TenantLine, VClusterLine,
+    Wanted,
+};
 
 use crate::spec;
 use crate::v1;
-use lattice_model::trace::Request;
 use lattice_model::{Allocation, AllocationSpec, SpecError};
 
 /// The name of the specification that is made from a message. The message has none.
@@ -82,7 +88,6 @@ pub fn request(work: &v1::TracedWork, user: u32) -> Result<Request, SpecError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::trace::Span;
     use lattice_model::{
         AllocationState, Attempt, Dependencies, DependencyCondition, Drain, EndReason, Epoch, LaneOf, Parent, ParentState, Principal,
         ReplicaOf, Scaling, TaskGroup, Timestamp, Timing,

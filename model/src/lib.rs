@@ -84,7 +84,6 @@ pub mod test_builders;
 pub mod time;
 pub mod timing;
 pub mod topology;
-pub mod trace;
 pub mod usage;
 pub mod user_running;
 pub mod vcluster;

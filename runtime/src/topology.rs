@@ -4,7 +4,7 @@
 //!   machine   processors, caches, memory domains    /sys/devices/system
 //!   pci       nearness of devices on the bus         /sys/bus/pci
 //!   nvidia    GPUs, MIG instances, NVLink            NVML, loaded if it is installed
-//!   amd       GPUs, xGMI                             ROCm SMI, loaded if it is installed
+//!   amd       GPUs, xGMI                             ROCm SMI, loaded if it is installed and such a GPU is there
 //!   simulated GPUs that the configuration names      always shown as simulated
 //!   watch     the health of GPUs, checked repeatedly bus, kernel log, drivers
 //!   load      how busy the GPUs are                  NVML, amdgpu's files and ROCm SMI

@@ -12,7 +12,7 @@
 //! were submitted earlier. In the others, work is ordered by class and score (the weights of the
 //! score are the difference between them), the first that wait have reservations, and work behind
 //! them may begin now if it delays none of these (see [`plan`]). A scheduler keeps its [`State`] and
-//! applies each newer view to it; others make one for a single plan.
+//! applies each newer view to it, as submissions do with theirs; others make one for a single plan.
 
 #![forbid(unsafe_code)]
 
@@ -82,15 +82,17 @@ const NEWCOMER_WAITING_MAX: usize = 1000;
 
 /// The claim for an allocation that is about to be submitted, if it can be placed at once: then one
 /// commit records both. `None` also if other work waits in its queue, because that comes first, or much in other queues.
-pub fn place_newcomer(mut view: View, newcomer: Allocation, lease_token: u64) -> Option<Claim> {
+/// `state` follows to the view, and then has the allocation too.
+pub fn place_newcomer(state: &mut State, view: View, newcomer: Allocation, lease_token: u64) -> Option<Claim> {
     let queue = view.queue_of(&newcomer).to_owned();
     let waits_much = view.allocations.values().filter(|a| a.waits()).nth(NEWCOMER_WAITING_MAX).is_some();
     if waits_much || view.somebody_waits(&queue) {
         return None;
     }
     let now = newcomer.submitted_at;
-    view.allocations.insert(newcomer.id, newcomer);
-    plan(&State::from(view), now).claims(|name| (name == queue).then_some(lease_token)).pop()
+    state.apply(view);
+    state.insert(newcomer);
+    plan(state, now).claims(|name| (name == queue).then_some(lease_token)).pop()
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 use crate::backfill_tests::{HALF, began, lasting, placed, reason, summary};
 use crate::order::Ordered;
 use crate::plan::Decision;
-use crate::tests::{NOW, id, pending, shared, vcluster, view, with_plan};
-use crate::{State, View, WhyNot, explain, place_newcomer, waiting_in};
+use crate::tests::{NOW, id, newcomer, pending, shared, vcluster, view, with_plan};
+use crate::{State, View, WhyNot, explain, waiting_in};
 use lattice_model::test_builders::spec_of;
 use lattice_model::{Allocation, AllocationId, Drain, Epoch, Leaving, NodeId, ReplicaOf, Resources, Scaling, SchedulerKind};
 use proptest::prelude::*;
@@ -42,7 +42,7 @@ fn a_scaled_service_is_in_no_queue() {
     let v = view(2, vec![service(50, 10)]);
     assert_eq!((placed(&v), waiting_in(&v, "default", NOW).len(), v.somebody_waits("default")), (vec![], 0, false));
     assert_eq!(explain(&v, &v.allocations[&id(50)], NOW).summary, "does not wait for nodes");
-    assert!(place_newcomer(v, service(60, 20), 1).is_none());
+    assert!(newcomer(&v, service(60, 20)).is_none());
 }
 
 #[test]

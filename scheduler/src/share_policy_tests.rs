@@ -3,7 +3,7 @@
 use crate::backfill_tests::{HALF, began, lasting, placed, reason, starts, summary};
 use crate::span::Span;
 use crate::tests::{NOW, id, owned_by, pending, shared, view, with_plan};
-use crate::{State, View, WhyNot, explain, plan};
+use crate::{State, View, WhyNot, explain, place_newcomer, plan};
 use lattice_model::test_builders::spec_of;
 use lattice_model::{Allocation, AllocationId, Epoch, Leaving, NodeId, Resources, SharePolicy, WorkOwner};
 use proptest::prelude::*;
@@ -92,6 +92,12 @@ fn exclusive_work_shares_nodes_with_its_users_alone() {
     let mut state = State::from(view(1, vec![began(core(9, PHYSICS, 30), "n1", 10)]));
     state.apply(v);
     assert_eq!(plan(&state, NOW).claims(|_| Some(1)), []);
+    // So is one that places such work, which is not submitted yet.
+    let v = view(1, vec![began(core(9, PHYSICS, 30), "n1", 10)]);
+    let mut state = State::from(v.clone());
+    let mut placed = |work: Allocation| place_newcomer(&mut state, v.clone(), work, 1).map(|claim| claim.allocation);
+    assert_eq!(placed(exclusive(core(11, OTHER_USER_OF_PHYSICS, 60))), None);
+    assert_eq!(placed(core(12, OTHER_USER_OF_PHYSICS, 60)), Some(id(12)));
 }
 
 #[test]

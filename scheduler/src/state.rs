@@ -99,6 +99,21 @@ impl State {
         }
     }
 
+    /// Adds an allocation to the view, or puts it in place of the one with its id, until the state follows to another view.
+    pub(crate) fn insert(&mut self, allocation: Allocation) {
+        if let Some(before) = self.view.allocations.remove(&allocation.id) {
+            self.remove(&before);
+        }
+        let allocation = Arc::new(allocation);
+        self.view.allocations.follow(&[(None, Some(Arc::clone(&allocation)))], |allocation| &allocation.id);
+        if self.owners.would_tell_users_apart(Some(&allocation), None) {
+            let view = std::mem::take(&mut self.view);
+            self.make_anew(view);
+        } else {
+            self.add(&allocation);
+        }
+    }
+
     fn make_anew(&mut self, mut view: View) {
         view.nodes.unshare();
         view.allocations.unshare();

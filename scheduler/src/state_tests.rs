@@ -7,7 +7,7 @@ use crate::node_set::NodeSet;
 use crate::quotas::Quotas;
 use crate::reserve;
 use crate::tests::{NOW, id, pending, running_on, shared, view};
-use crate::{Plan, State, View, plan};
+use crate::{Plan, State, View, place_newcomer, plan};
 use history::{History, steps};
 use lattice_model::test_builders::spec_of;
 use lattice_model::{Allocation, AllocationId, Resources, Timestamp};
@@ -90,6 +90,19 @@ proptest! {
         assert_same(&state, &history.view, history.now);
         // Nor does the time count at which earlier plans were made.
         assert_same(&state, &history.view, NOW);
+    }
+
+    #[test]
+    fn a_state_that_placed_new_work_follows_as_if_it_had_not(steps in steps()) {
+        let (mut history, mut state) = (History::new(), State::default());
+        for step in steps {
+            history.step(step);
+            let newcomer = Allocation { submitted_at: history.now, ..shared(9000, 1, 0, 1) };
+            let place = |state: &mut State| place_newcomer(state, history.view.clone(), newcomer.clone(), 1);
+            assert_eq!(place(&mut state), place(&mut State::default()));
+            state.apply(history.view.clone());
+            assert_same(&state, &history.view, history.now);
+        }
     }
 }
 

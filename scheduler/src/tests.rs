@@ -85,6 +85,11 @@ pub(crate) fn placed(view: &View) -> Vec<(AllocationId, Vec<String>)> {
     place(view, |_| Some(7)).into_iter().map(|c| (c.allocation, c.shares.iter().map(|s| s.node.to_string()).collect())).collect()
 }
 
+/// The claim for an allocation that is about to be submitted, by a new state.
+pub(crate) fn newcomer(view: &View, newcomer: Allocation) -> Option<Claim> {
+    place_newcomer(&mut State::default(), view.clone(), newcomer, 1)
+}
+
 #[test]
 fn first_come_first_served() {
     let v = view(3, vec![pending(1, 2, 20), pending(2, 1, 10), pending(3, 1, 30)]);
@@ -93,10 +98,15 @@ fn first_come_first_served() {
 
 #[test]
 fn a_newcomer_is_placed_at_once_if_nobody_waits_and_it_fits() {
-    let claimed = |view: &View, nodes| place_newcomer(view.clone(), pending(9, nodes, 9), 1).map(|c| (c.allocation, c.shares.len()));
+    let claimed = |view: &View, nodes| newcomer(view, pending(9, nodes, 9)).map(|c| (c.allocation, c.shares.len()));
     assert_eq!(claimed(&view(2, vec![]), 2), Some((id(9), 2)));
     assert_eq!(claimed(&view(2, vec![]), 3), None);
     assert_eq!(claimed(&view(2, vec![pending(1, 1, 1)]), 1), None, "one that came before is served first");
+    // A state that is used again has no work that was not submitted.
+    let (v, mut state) = (view(1, vec![]), State::default());
+    for n in [8, 9] {
+        assert_eq!(place_newcomer(&mut state, v.clone(), pending(n, 1, 9), 1).map(|claim| claim.allocation), Some(id(n)));
+    }
 }
 
 #[test]
@@ -514,14 +524,11 @@ fn a_queue_waits_for_its_own_nodes_and_holds_up_no_other() {
     assert!(explain(&v, &v.allocations[&id(1)]).summary.contains("this cluster has 2 that could ever serve it"));
     // Work that waits in another queue holds up a newcomer only where they share nodes.
     v.allocations.remove(&id(3));
-    let newcomer = |v: &View, vcluster: &str| {
-        let newcomer = of(pending(20, 1, 90), vcluster);
-        place_newcomer(v.clone(), newcomer, 1).map(|c| c.shares[0].node.to_string())
-    };
-    assert_eq!(newcomer(&v, ""), None);
+    let of_queue = |v: &View, vcluster: &str| newcomer(v, of(pending(20, 1, 90), vcluster)).map(|c| c.shares[0].node.to_string());
+    assert_eq!(of_queue(&v, ""), None);
     v.allocations.remove(&id(5));
-    assert_eq!(newcomer(&v, ""), Some("n2".into()));
-    assert_eq!(newcomer(&v, "guests"), None);
+    assert_eq!(of_queue(&v, ""), Some("n2".into()));
+    assert_eq!(of_queue(&v, "guests"), None);
 }
 
 /// The view with fingerprints for the nodes.
@@ -720,8 +727,8 @@ fn a_task_group_is_in_no_queue() {
     assert_eq!((placed(&v), waiting_in(&v, DEFAULT_VCLUSTER, NOW).len(), v.somebody_waits(DEFAULT_VCLUSTER)), (vec![], 0, false));
     assert_eq!(Outlook::of(&v, NOW).get(&id(1)), None);
     assert_eq!(explain(&v, &group).summary, "does not wait for nodes");
-    assert_eq!(place_newcomer(v.clone(), pending(9, 2, 9), 1).map(|claim| claim.shares.len()), Some(2), "it keeps nobody waiting");
-    assert!(place_newcomer(v, task_group(9, 9), 1).is_none());
+    assert_eq!(newcomer(&v, pending(9, 2, 9)).map(|claim| claim.shares.len()), Some(2), "it keeps nobody waiting");
+    assert!(newcomer(&v, task_group(9, 9)).is_none());
 }
 
 #[test]

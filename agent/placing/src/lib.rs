@@ -19,9 +19,11 @@ mod breaks;
 mod claiming;
 mod counts;
 mod kept;
+mod newcomers;
 mod pace;
 
 pub use counts::{ClaimResult, Rounds};
+pub use newcomers::Newcomers;
 
 use breaks::Breaks;
 use claiming::Claiming;
@@ -37,7 +39,6 @@ use lattice_quorum_client::{CallError, QuorumClient};
 use lattice_scheduler::{PreemptedFor, View};
 use pace::Pace;
 use std::collections::{BTreeMap, BTreeSet};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -78,6 +79,7 @@ pub struct Placing {
     pub cluster: watch::Receiver<Arc<Cluster>>,
     pub membership: Membership,
     pub rounds: Rounds,
+    pub newcomers: Newcomers,
 }
 
 impl Placing {
@@ -96,8 +98,7 @@ impl Placing {
             (token, cluster.with_gossip(self.membership.gossiped()))
         };
         let newcomer = Allocation::submitted(id, spec.clone(), owner.clone(), lattice_agent_common::clock::now());
-        let placed = catch_unwind(AssertUnwindSafe(|| lattice_scheduler::place_newcomer(view, newcomer, token)));
-        placed.unwrap_or_else(|_| {
+        self.newcomers.place(view, newcomer, token).unwrap_or_else(|_| {
             self.rounds.record_failure();
             tracing::error!(allocation = %id, "a plan of the scheduler broke; this work is submitted without a claim");
             None
@@ -130,7 +131,7 @@ fn newcomer_token(cluster: &Cluster, leases: &Leases, spec: &AllocationSpec, now
 /// Places work until `stop`, then releases the leases. `held` publishes the known leases.
 pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u64, held: watch::Sender<Leases>, stop: CancellationToken) {
     let ttl = Duration::from_millis(lease_ms);
-    let Placing { mut cluster, membership, rounds, .. } = placing;
+    let Placing { mut cluster, membership, rounds, newcomers, .. } = placing;
     let mut gossip = membership.watch();
     let mut leases = Leases::new();
     // Queues whose lease was requested since the last tick.
@@ -146,6 +147,7 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
             () = stop.cancelled() => break,
             _ = renew.tick() => {
                 asked.clear();
+                newcomers.forget_unless_used();
                 Ok(())
             }
             changed = cluster.changed() => changed,

@@ -115,7 +115,8 @@ impl Adopted {
         let (held, leases) = watch::channel(placing::Leases::new());
         let (rounds, scaled, requests) = (Rounds::default(), ScalingCounts::default(), service::Requests::default());
         let past = Arc::new(service::past(&config));
-        let placing = Placing { leases, cluster: cluster.clone(), membership: membership.clone(), rounds: rounds.clone() };
+        let newcomers = placing::Newcomers::default();
+        let placing = Placing { leases, cluster: cluster.clone(), membership: membership.clone(), rounds: rounds.clone(), newcomers };
         let idle_leases = if config.has(Role::Scheduler) {
             let (me, lease_ms) = (me.clone(), config.scheduler_lease_ms);
             tasks.spawn(placing::run(me, quorum.clone(), placing.clone(), lease_ms, held, stop.child_token()));

@@ -284,8 +284,8 @@ impl AllocationJson {
 
 #[cfg(test)]
 mod tests {
-    use super::super::samples::{pending, running, service};
     use super::*;
+    use crate::test_builders::{pending, running, service};
 
     #[test]
     fn json_has_what_is_documented() {

@@ -10,8 +10,6 @@ mod folding;
 mod network;
 mod nodes;
 mod program;
-#[cfg(test)]
-mod samples;
 mod scaling;
 mod state;
 mod state_counts;

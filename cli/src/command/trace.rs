@@ -1,4 +1,4 @@
-//! `lattice admin trace capture`: what the cluster knows of its work, as a trace (see [`lattice_model::trace`]).
+//! `lattice admin trace capture`: what the cluster knows of its work, as a trace (see [`lattice_api::trace`]).
 //!
 //! ```text
 //!   ListTracedWork, page by page ─▶ Captured ─▶ lines in the order of time ─▶ a file that appears when it is complete
@@ -8,13 +8,13 @@
 mod target;
 
 use lattice_api::client::Client;
+use lattice_api::trace::{Complete, FORMAT, Header, Line, Moment, NodeLine, Span, Submit, TRACE_BYTES_MAX, TenantLine, VClusterLine};
 use lattice_api::v1;
 use lattice_cli_session::failure::{Exit, Failure};
 use lattice_cli_session::output::{Format, print};
 use lattice_cli_session::session::{Session, answer, answer_within, now};
 use lattice_cli_syntax::args::trace::CaptureTrace;
 use lattice_model::count::counted;
-use lattice_model::trace::{Complete, FORMAT, Header, Line, Moment, NodeLine, Span, Submit, TRACE_BYTES_MAX, TenantLine, VClusterLine};
 use lattice_model::{AllocationId, DEFAULT_VCLUSTER, NodeId, Timestamp};
 use std::collections::BTreeMap;
 use std::io::{self, Write};

@@ -1,8 +1,8 @@
 //! Audited accesses to somebody else's work. They are recorded before they happen: if the record is
 //! not committed, the access is refused. Denials are recorded afterwards.
 
-use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_ledger_state::refusal::Refusal;
 use lattice_model::{AllocationId, AuditAction, NodeId, Principal};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;

@@ -11,9 +11,9 @@
 //! anybody. The agent that a program calls compares, and decides by its own clock whether the token has expired.
 //! Root gets no token: no file on any machine may open everything everywhere.
 
-use super::refusal::Refusal;
 use super::roles::{is_well_formed, subject_text};
 use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_ledger_state::refusal::Refusal;
 use lattice_model::access::{self, Scopes, SubjectName};
 use lattice_model::access_token::{AccessToken, LIFETIME_DAYS_MAX, NAME_BYTES_MAX, TokenId};
 use lattice_model::usage::DAY_MS;

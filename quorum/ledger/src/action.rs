@@ -4,10 +4,19 @@
 //!
 //! To add a command, add a row here, and a function in the file of its family beside this one.
 
+mod bytes;
+mod commands;
+mod urgencies;
+
+use self::bytes::{
+    adoption_bytes, binding_bytes, claim_bytes, components_bytes, member_bytes, project_bytes, registration_bytes, report_bytes,
+    step_bytes, submission_bytes, tasks_bytes, token_bytes,
+};
+use self::commands::commands;
+use self::urgencies::{access_urgency, member_urgency, project_urgency, telemetry_urgency};
 use super::ended::EndedLimitsChange;
 use super::ended_work::Correction;
 use super::preemptions::PreemptFor;
-use super::refusal::Refusal;
 use super::requester::Requester::{self, Member, Operator, Owner, OwnerOrOperator, User, UserOfDag, UserOrOperator};
 use super::reservations::ReservationChange;
 use super::scaled_services::ScalingStep;
@@ -18,15 +27,15 @@ use super::urgency::Urgency::{self, Keeps, Mends, New};
 use super::user_limits::UserLimitsChange;
 use super::vclusters::VClusterChange;
 use super::{
-    Access, AccessKind, ApplyContext, DomainKey, HeldShare, Ledger, MembersStep, NodeStateChange, NotifyChannel, Outcome, Registration,
-    VniPoolChange, holds, level,
+    Access, ApplyContext, DomainKey, HeldShare, Ledger, MembersStep, NodeStateChange, NotifyChannel, Outcome, Registration, VniPoolChange,
+    holds, level,
 };
 use lattice_ledger_state::keyring::Secret;
-use lattice_model::access::{MemberChange, MemberStep, ProjectChange, ProjectStep, Role, RoleBinding, RootMay, Subject, SubjectName};
+use lattice_ledger_state::refusal::Refusal;
+use lattice_model::access::{MemberChange, ProjectChange, Role, RoleBinding, RootMay, SubjectName};
 use lattice_model::access_token::{AccessToken, TokenId};
 use lattice_model::conformance::Components;
 use lattice_model::ended_work::AccountedUntil;
-use lattice_model::scaling::Step;
 use lattice_model::{
     AllocationId, AllocationSpec, Claim, DagId, DagSubmission, Epoch, Generation, HoldKind, Incarnation, LaneReport, MemberId, NodeId,
     NodeReport, Preemption, Principal, ReportItem, Revision, SharePolicy, TaskSet, TelemetryMode, Timestamp, When,
@@ -34,71 +43,6 @@ use lattice_model::{
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use uuid::Uuid;
-
-/// Generates [`Action`] from a table with a row for each command:
-///
-/// ```ignore
-/// /// A node of this name may register.
-/// Admit { node: NodeId, by: String, reason: String }
-///     => 1, New, Operator(by, &["NodeService/Admit"]), 256 + reason.len(), ledger.admit(context, node, by, reason);
-/// ```
-///
-/// After the arrow follow its cluster level, its [`Urgency`], its [`Requester`], its approximate size
-/// in the log in bytes, and the call that applies it. Each is an expression that may use the
-/// fields.
-macro_rules! commands {
-    (|$ledger:ident, $context:ident| $(
-        $(#[$about:meta])*
-        $name:ident $(($content:ident: $content_type:ty))? $({ $($(#[$attribute:meta])* $field:ident: $type:ty),+ $(,)? })?
-            => $level:expr, $urgency:expr, $requester:expr, $bytes:expr, $apply:expr;
-    )+) => {
-        /// The action of a command. Once a version is released, actions are only added, never
-        /// changed: newer versions read its log.
-        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-        pub enum Action {
-            $($(#[$about])* $name $(($content_type))? $({ $($(#[$attribute])* $field: $type),+ })?,)+
-        }
-
-        impl Action {
-            /// The names of all actions.
-            pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),+];
-
-            /// The action's name.
-            pub fn name(&self) -> &'static str {
-                match self { $(Self::$name { .. } => stringify!($name),)+ }
-            }
-
-            /// The cluster level that it needs. Raising the level needs none: it is proposed when
-            /// every member knows the new level.
-            #[allow(unused_variables, reason = "`apply` alone needs every field")]
-            pub fn level(&self) -> u32 {
-                match self { $(Self::$name $(($content))? $({ $($field),+ })? => $level,)+ }
-            }
-
-            /// Its urgency when disk space is low.
-            #[allow(unused_variables, reason = "`apply` alone needs every field")]
-            pub fn urgency(&self) -> Urgency {
-                match self { $(Self::$name $(($content))? $({ $($field),+ })? => $urgency,)+ }
-            }
-
-            /// Who may request it.
-            #[allow(unused_variables, reason = "`apply` alone needs every field")]
-            pub fn requester(&mut self) -> Requester<'_> {
-                match self { $(Self::$name $(($content))? $({ $($field),+ })? => $requester,)+ }
-            }
-
-            /// Its approximate size in the log, in bytes.
-            #[allow(unused_variables, reason = "`apply` alone needs every field")]
-            pub fn bytes_about(&self) -> usize {
-                match self { $(Self::$name $(($content))? $({ $($field),+ })? => $bytes,)+ }
-            }
-
-            pub(super) fn apply(&self, $ledger: &mut Ledger, $context: &mut ApplyContext) -> Result<Outcome, Refusal> {
-                match self { $(Self::$name $(($content))? $({ $($field),+ })? => $apply,)+ }
-            }
-        }
-    };
-}
 
 commands! { |ledger, context|
     /// Sets the cluster's name, once.
@@ -514,6 +458,7 @@ commands! { |ledger, context|
     RevokeToken { id: TokenId, by: Principal, as_operator: bool }
         => 1, Keeps, OwnerOrOperator { by, as_operator, methods: &["AdminService/RevokeToken"] }, 256,
         ledger.revoke_token(context, *id, by, *as_operator);
+
     /// The store of the agent that has the lease `accounting` has all ended work up to a number: the ledger
     /// forgets it. The first store that says so, with number 0, gets everything that ends from then on. An
     /// agent whose store is refused gives the lease back: another agent may have the right one.
@@ -565,113 +510,6 @@ fn submitter(submission: &mut Action) -> Requester<'_> {
     }
 }
 
-/// Records of read measurements are more urgent than others, because operators must still be able
-/// to examine what fills the disks. There is at most one an hour for each operator, allocation and
-/// command.
-fn access_urgency(kind: AccessKind) -> Urgency {
-    if kind == AccessKind::MeasurementsRead { Keeps } else { New }
-}
-
-/// Taking rights away is more urgent than giving them.
-fn member_urgency(change: &MemberChange) -> Urgency {
-    match change.step {
-        MemberStep::Add { .. } => New,
-        MemberStep::Remove { .. } => Keeps,
-    }
-}
-
 /// The methods that change projects.
 const PROJECT_METHODS: [&str; 4] =
     ["AdminService/AddProjectMember", "AdminService/CreateProject", "AdminService/DeleteProject", "AdminService/RemoveProjectMember"];
-
-fn project_urgency(change: &ProjectChange) -> Urgency {
-    match change.step {
-        ProjectStep::Create | ProjectStep::Add { .. } => New,
-        ProjectStep::Delete | ProjectStep::Remove { .. } => Keeps,
-    }
-}
-
-fn project_bytes(change: &ProjectChange) -> usize {
-    let account = match &change.step {
-        ProjectStep::Create | ProjectStep::Delete => 0,
-        ProjectStep::Add { account } => subject_bytes(account),
-        ProjectStep::Remove { account } => account.name.len(),
-    };
-    256 + change.tenant.len() + change.project.len() + account
-}
-
-fn member_bytes(change: &MemberChange) -> usize {
-    let subject = match &change.step {
-        MemberStep::Add { subject, is_default: _ } => subject_bytes(subject),
-        MemberStep::Remove { subject } => subject.name.len(),
-    };
-    256 + change.tenant.len() + subject
-}
-
-fn binding_bytes(RoleBinding { subject, role: _, tenant }: &RoleBinding) -> usize {
-    256 + subject_bytes(subject) + tenant.as_ref().map_or(0, String::len)
-}
-
-fn token_bytes(AccessToken { name, account, issued_by, .. }: &AccessToken) -> usize {
-    256 + name.len() + subject_bytes(account) + issued_by.len()
-}
-
-fn subject_bytes(subject: &Subject) -> usize {
-    match subject {
-        Subject::User { name, uid: _ } | Subject::Group { name, gid: _ } => name.len(),
-    }
-}
-
-fn telemetry_urgency(mode: TelemetryMode) -> Urgency {
-    match mode {
-        TelemetryMode::Debug | TelemetryMode::Audit => New,
-        TelemetryMode::Prod => Keeps,
-    }
-}
-
-fn submission_bytes(spec: &AllocationSpec, claim: Option<&Claim>) -> usize {
-    let script = spec.script().map_or(0, |text| text.len());
-    spec.bytes_without_script() + script + 256 + claim.map_or(0, claim_bytes)
-}
-
-fn claim_bytes(claim: &Claim) -> usize {
-    128 + claim.shares.len() * 96
-}
-
-fn tasks_bytes(tasks: &TaskSet) -> usize {
-    tasks.range_count() * 11
-}
-
-fn step_bytes(step: &Step) -> usize {
-    match step {
-        Step::Note { found: Err(why) } | Step::Restart { found: Err(why) } => why.len(),
-        Step::Note { found: Ok(_) } | Step::Restart { found: Ok(_) } | Step::Want { .. } => 0,
-    }
-}
-
-fn adoption_bytes(held: &[HeldShare], unreported: &[ReportItem]) -> usize {
-    256 + unreported.iter().map(report_bytes).sum::<usize>() + held.iter().map(HeldShare::bytes_about).sum::<usize>()
-}
-
-fn report_bytes(item: &ReportItem) -> usize {
-    512 + match item {
-        ReportItem::PrepareFailed { why, .. } | ReportItem::NotPreempted { why, .. } => why.len(),
-        ReportItem::Ended { reason, .. } => reason.to_string().len(),
-        ReportItem::UnreportedHealth { health, .. } => health.len(),
-        ReportItem::PortsOpen { ports, .. } => 2 * ports.len(),
-        ReportItem::Prepared { .. } | ReportItem::Released { .. } | ReportItem::Checkpointed { .. } => 0,
-    }
-}
-
-fn registration_bytes(registration: &Registration) -> usize {
-    let Registration { features, unenforced_limits, locality, found, addresses, unwell, conformance, .. } = registration;
-    let texts = features.iter().chain(unenforced_limits).chain(unwell).map(|text| 8 + text.len()).sum::<usize>();
-    let addresses = addresses.mesh.len() + addresses.gossip.len();
-    let found = found.as_ref().map_or(0, |found| 32 * found.len());
-    let wiring = 32 * locality.domains.len() + 8 * locality.gpu_links.len();
-    512 + texts + addresses + found + wiring + conformance.as_ref().map_or(0, components_bytes)
-}
-
-fn components_bytes(components: &Components) -> usize {
-    256 + components.iter().map(|(name, value)| 8 + name.len() + value.len()).sum::<usize>()
-}

@@ -17,9 +17,9 @@
 //! capacity is accepted at once and recorded, because a node's report of its hardware cannot be
 //! verified from elsewhere.
 
-use super::refusal::Refusal;
 use super::removal::removed;
 use super::{Admission, ApplyContext, Ledger, Outcome, Registration, Subject};
+use lattice_ledger_state::refusal::Refusal;
 use lattice_model::resources::bytes_text;
 use lattice_model::{AuditAction, NodeId, Resources};
 

@@ -2,11 +2,11 @@
 
 use super::corresponding::AwaitedTasks;
 use super::preemptions::may_have_begun;
-use super::refusal::{DependencyRefusal, Refusal};
 use super::tenant_members::was_sent_as;
 use super::timing::admits_times;
 use super::waits::Requeue;
 use super::{ApplyContext, LIVE_MAX, Ledger, Outcome, Subject};
+use lattice_ledger_state::refusal::{DependencyRefusal, Refusal};
 use lattice_ledger_state::scaled_services::is_asked_to_leave;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, Claim, EndReason, Epoch, HoldKind, MailEvent, NodeId,

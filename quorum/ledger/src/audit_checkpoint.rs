@@ -6,9 +6,9 @@
 //! survives a recovery from a backup, because the backup has the same records up to there; only the
 //! archive's folder is another one afterwards.
 
-use super::refusal::Refusal;
 use super::state::AuditCheckpoint;
 use super::{Ledger, Outcome};
+use lattice_ledger_state::refusal::Refusal;
 use lattice_ledger_state::signed_head::SignedHead;
 use lattice_model::Generation;
 

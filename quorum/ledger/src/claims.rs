@@ -1,9 +1,9 @@
 //! Claims: committed as a whole or refused, and never for more of a node than is free.
 
 use super::dependencies::only_in_queue;
-use super::refusal::{Conflict, Refusal};
 use super::timing::granted_walltime;
 use super::{ApplyContext, Holding, Ledger, Outcome, Subject};
+use lattice_ledger_state::refusal::{Conflict, Refusal};
 use lattice_model::count::{counted, is_or_are};
 use lattice_model::{
     Allocation, AllocationId, AllocationState, AuditAction, Claim, Epoch, Exclusion, Leaving, Node, NodeId, Resources, ShareUser, Shares,

@@ -27,6 +27,7 @@ impl Ledger {
     /// The ledger's time never goes back. A command advances it by at most [`ENTRY_LEAP_MS_MAX`],
     /// except the first command and [`Action::AdvanceTime`].
     pub fn apply(&mut self, index: Revision, command: &Command) -> Applied {
+        let last = self.time;
         self.time = self.time_of(command);
         let mut context = ApplyContext::new(index, self.time);
         self.revision = index;
@@ -36,6 +37,7 @@ impl Ledger {
             self.cancel_steps(&mut context);
             self.settle(&mut context);
             self.forget_expired_tokens();
+            self.forget_old_reservations(&mut context, last);
         }
         self.count_changed(&mut context);
         self.update_indexes(&mut context);

@@ -17,8 +17,8 @@
 //! examination fails, the agent reports nothing new.
 
 use super::holds::{Ends, reason_is_well_formed};
-use super::refusal::{Conflict, Refusal};
 use super::{Action, ApplyContext, Ledger, Outcome, Subject};
+use lattice_ledger_state::refusal::{Conflict, Refusal};
 use lattice_model::claim::Claim;
 use lattice_model::conformance::{self, Components, Conformance, short};
 use lattice_model::{Allocation, AuditAction, HoldKind, Incarnation, NodeId, Timestamp};

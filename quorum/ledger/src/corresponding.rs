@@ -14,9 +14,9 @@
 //! a command costs what it changed, and not the size of a group. One command delivers a bounded part of
 //! it; groups with more stay in `unsettled_tasks`, which is replicated, until the next command.
 
-use super::refusal::{DependencyRefusal, Refusal};
 use super::{ApplyContext, Ledger};
 use lattice_ledger_state::correspondence::EndedNews;
+use lattice_ledger_state::refusal::{DependencyRefusal, Refusal};
 use lattice_model::dependency::FOLLOWERS_MAX;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, Dependency, DependencyCondition, EndReason, TaskGroup, TaskIndices, TaskSet,

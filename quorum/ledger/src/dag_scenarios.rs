@@ -1,8 +1,8 @@
 //! Scenarios of DAGs.
 
 use super::properties::scans::invariant_indexes_equal_scans;
-use super::scenarios::{Story, id, node, prepared, released, spec, user};
-use super::{Action, DagCursor, DagFilter, EndedLimitsChange, Ledger, Outcome, QuotaChange, Refusal, UserLimitsChange};
+use super::scenarios::{LimitsChange, Story, id, node, prepared, released, spec, user};
+use super::{Action, DagCursor, DagFilter, Ledger, Outcome, QuotaChange, Refusal, UserLimitsChange};
 use lattice_model::DependencyCondition::{self, Any, Failure, Mutex, Success};
 use lattice_model::{
     AllocationSpec, AllocationState, AuditAction, AuditRecord, DagId, DagStep, DagSubmission, Dependency, EndReason, ReportItem,
@@ -44,8 +44,7 @@ fn ends(ledger: &Ledger, number: u128) -> Vec<Option<StepEnd>> {
 }
 
 fn users_limit(users: UserLimitsChange, dag_size: Option<u32>) -> Action {
-    let (sensitive_pool_size, ended, by) = (QuotaChange::Keep, EndedLimitsChange::default(), "root".to_owned());
-    Action::SetLimits { sensitive_pool_size, users, budget_period_days: None, share_policy: None, ended, dag_size, root_may: None, by }
+    LimitsChange { users, dag_size, ..LimitsChange::default() }.by("root")
 }
 
 /// What a dry run and a submission say, which is the same.

@@ -16,11 +16,11 @@
 
 use super::corresponding::{follows_few, may_correspond};
 use super::dependencies::{has_output_for, is_group};
-use super::refusal::{DependencyRefusal, Refusal};
 use super::timing::admits_times;
 use super::views::{CANDIDATES_MAX, id_range};
 use super::{ApplyContext, LIVE_MAX, Ledger, Outcome, Subject};
 use lattice_ledger_state::record_bytes::dag_bytes;
+use lattice_ledger_state::refusal::{DependencyRefusal, Refusal};
 use lattice_model::count::counted;
 use lattice_model::dag::{DAG_BYTES_MAX, is_dag_name};
 use lattice_model::dependency::{DEPENDENCIES_MAX, output_variable};

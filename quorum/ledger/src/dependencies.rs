@@ -23,10 +23,10 @@
 //! and not the records, which may not be settled yet.
 
 use super::corresponding::{NEWS_AT_ONCE_MAX, follows_few, may_correspond};
-use super::refusal::{DependencyRefusal, Refusal};
 use super::task_groups::LANES_AT_ONCE_MAX;
 use super::{ApplyContext, Ledger};
 use lattice_ledger_state::dependents::followed_by;
+use lattice_ledger_state::refusal::{DependencyRefusal, Refusal};
 use lattice_model::dependency::DEPENDENCIES_MAX;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, Dependencies, Dependency, DependencyCondition, EndReason, OutputPlace, Parent, ParentFacts,

@@ -1,8 +1,8 @@
 //! Scenarios of work that depends on other work.
 
 use super::properties::scans::invariant_indexes_equal_scans;
-use super::scenarios::{Story, id, node, prepared, released, spec, user};
-use super::{Action, DependencyRefusal, EndedLimitsChange, Ledger, NodeStateChange, Outcome, QuotaChange, Refusal, UserLimitsChange};
+use super::scenarios::{LimitsChange, Story, id, node, prepared, released, spec, user};
+use super::{Action, DependencyRefusal, Ledger, NodeStateChange, Outcome, QuotaChange, Refusal, UserLimitsChange};
 use lattice_model::dependency::{
     DEPENDENCIES_MAX,
     DependencyCondition::{self, After, AfterDelay, Any, Corresponding, Failure, Mutex, Success},
@@ -247,17 +247,7 @@ fn a_delay_counts_from_the_first_beginning_and_the_leaders_clock_ends_it() {
 fn a_delay_outlives_a_snapshot_and_the_record_of_what_began() {
     let mut s = Story::new(1);
     let users = UserLimitsChange { user_history: QuotaChange::AtMost(0), ..UserLimitsChange::default() };
-    let (sensitive_pool_size, ended, by) = (QuotaChange::Keep, EndedLimitsChange::default(), "root".to_owned());
-    s.done(Action::SetLimits {
-        sensitive_pool_size,
-        users,
-        budget_period_days: None,
-        share_policy: None,
-        ended,
-        dag_size: None,
-        root_may: None,
-        by,
-    });
+    s.done(LimitsChange { users, ..LimitsChange::default() }.by("root"));
     s.submit(1, 1, RequeuePolicy::Never, 0);
     depends(&mut s, 2, &[(1, TEN_MINUTES)]);
     let epoch = runs(&mut s, 1, 0);
@@ -382,17 +372,7 @@ fn an_end_reaches_all_that_depend_on_it_in_as_many_commands_as_it_takes() {
 fn a_parent_is_forgotten_once_its_children_know_how_it_ended() {
     let mut s = Story::new(0);
     let users = UserLimitsChange { user_history: QuotaChange::AtMost(0), ..UserLimitsChange::default() };
-    let (sensitive_pool_size, ended, by) = (QuotaChange::Keep, EndedLimitsChange::default(), "root".to_owned());
-    s.done(Action::SetLimits {
-        sensitive_pool_size,
-        users,
-        budget_period_days: None,
-        share_policy: None,
-        ended,
-        dag_size: None,
-        root_may: None,
-        by,
-    });
+    s.done(LimitsChange { users, ..LimitsChange::default() }.by("root"));
     s.submit(1, 1, RequeuePolicy::Never, 0);
     s.submit(2, 1, RequeuePolicy::Never, 0);
     depends(&mut s, 3, &[(1, Any), (2, Success)]);
@@ -428,17 +408,7 @@ fn work_that_is_confirmed_dead_is_waited_for_no_longer() {
 fn a_submission_whose_script_has_its_parent_forgotten_depends_on_it() {
     let mut s = Story::new(1);
     let users = UserLimitsChange { user_script_bytes: QuotaChange::AtMost(1000), ..UserLimitsChange::default() };
-    let (sensitive_pool_size, ended, by) = (QuotaChange::Keep, EndedLimitsChange::default(), "root".to_owned());
-    s.done(Action::SetLimits {
-        sensitive_pool_size,
-        users,
-        budget_period_days: None,
-        share_policy: None,
-        ended,
-        dag_size: None,
-        root_may: None,
-        by,
-    });
+    s.done(LimitsChange { users, ..LimitsChange::default() }.by("root"));
     let script = |letter: &str| Entrypoint::Script { text: format!("#!/bin/sh\n{}", letter.repeat(600)).into(), args: vec![] };
     s.done(submission(1, AllocationSpec { entrypoint: script("a"), ..depending(&[]) }, 7));
     s.done(Action::Cancel { id: id(1), by: user(7) });

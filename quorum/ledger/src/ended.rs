@@ -27,10 +27,10 @@
 //! The sizes decide what is dropped, so every member must count the same: see
 //! [`lattice_ledger_state::record_bytes`].
 
-use super::refusal::{ForgottenWork, Refusal};
 use super::{ApplyContext, EndedLimits, Forgotten, Ledger};
 use lattice_ledger_state::ended_place::EndedPlace;
 use lattice_ledger_state::record_bytes::allocation_bytes;
+use lattice_ledger_state::refusal::{ForgottenWork, Refusal};
 use lattice_model::{AllocationId, Timestamp};
 use serde::{Deserialize, Serialize};
 

@@ -2,7 +2,7 @@
 
 use super::history::ChangeSet;
 use super::properties::scans::invariant_indexes_equal_scans;
-use super::scenarios::{Story, id, node, registration, released, spec, user};
+use super::scenarios::{LimitsChange, Story, id, node, registration, released, spec, user};
 use super::{
     Action, Changed, Command, EndedLimits, EndedLimitsChange, EndedStatus, Forgotten, Ledger, NodeStateChange, QuotaChange, Refusal,
     UserLimitsChange,
@@ -13,17 +13,7 @@ const KEPT_MS: u64 = EndedLimits::KEPT_MS_DEFAULT;
 const HOUR_MS: u64 = 3_600_000;
 
 fn limits(users: UserLimitsChange, ended: EndedLimitsChange) -> Action {
-    let sensitive_pool_size = QuotaChange::Keep;
-    Action::SetLimits {
-        sensitive_pool_size,
-        users,
-        budget_period_days: None,
-        share_policy: None,
-        ended,
-        dag_size: None,
-        root_may: None,
-        by: "root".into(),
-    }
+    LimitsChange { users, ended, ..LimitsChange::default() }.by("root")
 }
 
 fn history_limit(most: QuotaChange) -> Action {

@@ -25,11 +25,11 @@
 //! After a recovery from a backup the numbers continue far beyond those of the backup: the store may have
 //! numbers that the lost quorum gave, and what it has is never given again under another meaning.
 
-use super::refusal::Refusal;
 use super::updates::{changed_tags, project_text, tags_text};
 use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_ledger_state::ended_work::{StoreState, UsedSoFar};
 use lattice_ledger_state::record_bytes::ended_work_bytes;
+use lattice_ledger_state::refusal::Refusal;
 use lattice_ledger_state::usage_records::Span;
 use lattice_model::ended_work::{AccountedUntil, EndedWork};
 use lattice_model::spec::check_project_and_tags;

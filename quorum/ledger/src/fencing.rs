@@ -14,9 +14,9 @@
 //! after it has reported that nothing of it is left.
 
 use super::claims::CONFLICTS_MAX;
-use super::refusal::{Conflict, Refusal};
 use super::{ApplyContext, Holding, Ledger, Outcome, Subject};
 use crate::node_use::NodeUse;
+use lattice_ledger_state::refusal::{Conflict, Refusal};
 use lattice_model::lifecycle::Event;
 use lattice_model::run_lease::over_after_ms;
 use lattice_model::{

@@ -6,8 +6,8 @@
 //! others stay. The end is the later one (no end is the latest), so that nobody can shorten a hold
 //! of somebody else; the deadline is the one given last.
 
-use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_ledger_state::refusal::Refusal;
 use lattice_model::lifecycle::Event;
 use lattice_model::{
     Allocation, AuditAction, EndReason, Hold, HoldKind, Incarnation, Node, NodeId, NodeState, OnIsolation, Timestamp, When,

@@ -11,9 +11,9 @@
 //! `rotation` in `lattice-quorum`), and a step is taken only when all reachable agents are ready
 //! for it. A second rotation waits for the end of the first.
 
-use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_ledger_state::keyring::{CONFIGURED, GossipKey, KeySource, Keyring, Secret};
+use lattice_ledger_state::refusal::Refusal;
 use lattice_model::AuditAction;
 
 impl Ledger {

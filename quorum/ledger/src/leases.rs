@@ -7,8 +7,8 @@
 
 use super::claims::ROLE_PREFIX;
 use super::ended_work::ACCOUNTING_LEASE;
-use super::refusal::Refusal;
 use super::{ApplyContext, Lease, Ledger, Outcome, Subject};
+use lattice_ledger_state::refusal::Refusal;
 use lattice_model::{AuditAction, NodeId, Principal, Revision};
 
 /// Largest number of leases in total and for one user.

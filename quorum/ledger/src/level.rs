@@ -8,8 +8,8 @@
 //! There is one level. A debug build has a second one for tests; leases whose names begin with
 //! `trial/` need it.
 
-use super::refusal::Refusal;
 use super::{ApplyContext, LEVEL_FIRST, Ledger, Outcome, Subject};
+use lattice_ledger_state::refusal::Refusal;
 use lattice_model::AuditAction;
 
 /// The highest level whose commands this version knows. A member reports it to the leader, unless

@@ -7,7 +7,7 @@
 //! ```text
 //!   state ◀── apply_context ◀── a file per family of commands ◀── action (the table) ◀── command (apply)
 //!     ▲                                   │
-//!     ╰── refusal, outcome ◀──────────────╯          an arrow points from a module to one that it uses
+//!     ╰── outcome ◀───────────────────────╯          an arrow points from a module to one that it uses
 //! ```
 //!
 //! Nothing here reads a clock, generates a random number or accesses a file: every member that
@@ -67,7 +67,6 @@ pub mod access;
 pub mod clocks;
 pub mod history;
 pub mod node_use;
-pub mod shortage;
 pub mod signing;
 
 mod access_tokens;
@@ -105,7 +104,6 @@ mod outcome;
 mod preemptions;
 mod projects;
 mod recovery;
-mod refusal;
 mod registration;
 mod removal;
 mod reports;
@@ -249,8 +247,10 @@ pub use lattice_ledger_state::audit_chain::{AuditFault, AuditHead};
 pub use lattice_ledger_state::budget_marks::ReachedMark;
 pub use lattice_ledger_state::ended_place::EndedPlace;
 pub use lattice_ledger_state::keyring::{self, Keyring};
+pub use lattice_ledger_state::refusal::{Conflict, DependencyRefusal, ForgottenWork, Refusal, RemovalRefusal, UpdateRefusal};
 pub use lattice_ledger_state::removals::{REMOVED_LEN_MAX, Removal};
 pub use lattice_ledger_state::revocations::Revocation;
+pub use lattice_ledger_state::shortage;
 pub use lattice_ledger_state::task_states::{LanesObstacle, TASK_RANGES_MAX, TaskCounts, TaskPlace, TaskStates, WhichTasks};
 pub use lattice_ledger_state::user_limits::{UserLimit, UserLimits};
 pub use leases::held;
@@ -263,7 +263,6 @@ pub use node_health::{DrainRequest, NodeHealth, cut};
 pub use outcome::{Applied, Changed, ChangedShares, Outcome};
 pub use preemptions::PreemptFor;
 pub use recovery::{HeldShare, beyond};
-pub use refusal::{Conflict, DependencyRefusal, ForgottenWork, Refusal, RemovalRefusal, UpdateRefusal};
 pub use registration::{NodeStateChange, Registration};
 pub use requester::Requester;
 pub use reservations::ReservationChange;

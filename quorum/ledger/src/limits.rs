@@ -1,7 +1,7 @@
 //! Cluster-wide limits.
 
-use super::refusal::Refusal;
 use super::{ApplyContext, ClusterLimits, EndedLimitsChange, EndedStatus, Ledger, Outcome, QuotaChange, Subject, UserLimitsChange};
+use lattice_ledger_state::refusal::Refusal;
 use lattice_model::access::RootMay;
 use lattice_model::tenant::Excess;
 use lattice_model::{Allocation, AuditAction, BudgetPeriod, Claim, DagSize, NodeId, Quota, SharePolicy, Timestamp};

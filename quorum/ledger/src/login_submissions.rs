@@ -3,8 +3,8 @@
 //! Such a membership holds for one command. Nothing of it is in the state: the next login may name other tenants.
 
 use super::action::Action;
-use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome};
+use lattice_ledger_state::refusal::Refusal;
 use lattice_model::access::LOGIN_TENANTS_MAX;
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 //! The command that names the cluster, and the audit records of membership changes.
 
-use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_ledger_state::refusal::Refusal;
 use lattice_model::{AuditAction, Principal};
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -1,7 +1,7 @@
 //! Scenarios of network domains, services and cluster-wide limits. Each command takes a second.
 
-use super::scenarios::{Story, id, node, spec, user};
-use super::{Action, EndedLimitsChange, Outcome, QuotaChange, UserLimitsChange};
+use super::scenarios::{LimitsChange, Story, id, node, spec, user};
+use super::{Action, Outcome, QuotaChange};
 use crate::{DomainStatus, Refusal, VniPoolChange};
 use lattice_model::network::{DomainState, NoVni};
 use lattice_model::{
@@ -253,16 +253,7 @@ fn a_service_is_found_while_its_port_is_open_and_its_allocation_runs_and_never_o
 #[test]
 fn nodes_for_sensitive_use_are_counted_over_all_tenants() {
     let mut s = Story::new(5);
-    let limit = |to| Action::SetLimits {
-        sensitive_pool_size: to,
-        users: UserLimitsChange::default(),
-        budget_period_days: None,
-        share_policy: None,
-        ended: EndedLimitsChange::default(),
-        dag_size: None,
-        root_may: None,
-        by: "root".into(),
-    };
+    let limit = |to| LimitsChange { sensitive_pool_size: to, ..LimitsChange::default() }.by("root");
     let sensitive = |nodes| AllocationSpec { sensitive: true, ..spec(nodes, RequeuePolicy::Never, 0) };
     s.done(limit(QuotaChange::AtMost(3)));
     for (number, tenant) in [(1, "hospital-a"), (2, "hospital-b")] {
@@ -293,16 +284,7 @@ fn nodes_for_sensitive_use_are_counted_over_all_tenants() {
 fn what_an_operator_changes_and_which_numbers_were_given_is_in_the_audit_log() {
     let mut s = Story::new(1);
     let mut records = s.acted(pool(1000, 1001, 0));
-    records.extend(s.acted(Action::SetLimits {
-        sensitive_pool_size: QuotaChange::AtMost(4),
-        users: UserLimitsChange::default(),
-        budget_period_days: None,
-        share_policy: None,
-        ended: EndedLimitsChange::default(),
-        dag_size: None,
-        root_may: None,
-        by: "root".into(),
-    }));
+    records.extend(s.acted(LimitsChange { sensitive_pool_size: QuotaChange::AtMost(4), ..LimitsChange::default() }.by("root")));
     s.done(submit(1, within("physics", "ml")));
     let claim = Action::Claim(s.proposal(1, &[0]));
     records.extend(s.acted(claim));

@@ -17,8 +17,8 @@
 //! do not do that: where the network does not enforce VNIs, they would have no effect, and an empty
 //! pool would keep work waiting.
 
-use super::refusal::{Conflict, Refusal};
 use super::{ApplyContext, Domain, DomainKey, Ledger, Outcome, Subject};
+use lattice_ledger_state::refusal::{Conflict, Refusal};
 use lattice_model::network::DomainState;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, AuditAction, NodeId, Timestamp, VniPool};
 use serde::{Deserialize, Serialize};

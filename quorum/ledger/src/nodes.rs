@@ -2,8 +2,8 @@
 //! [`lattice_model::lifecycle`] here.
 
 use super::admission::growth;
-use super::refusal::Refusal;
 use super::{Action, ApplyContext, Ledger, NODES_MAX, NodeStateChange, Outcome, Registration, Subject};
+use lattice_ledger_state::refusal::Refusal;
 use lattice_ledger_state::user_usage::holds_nodes;
 use lattice_model::constraint::{FEATURES_MAX, is_feature};
 use lattice_model::fact::{TOPOLOGY_GROUP_BYTES_MAX, is_topology_group};

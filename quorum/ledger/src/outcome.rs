@@ -1,7 +1,7 @@
 //! The results of commands.
 
-use super::refusal::Refusal;
 use super::state::DomainKey;
+use lattice_ledger_state::refusal::Refusal;
 use lattice_model::{Allocation, AllocationId, AuditRecord, Epoch, Incarnation, LaneWork, NodeId, Revision};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

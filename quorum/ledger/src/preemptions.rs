@@ -14,9 +14,9 @@
 use super::claims::scheduler_lease;
 use super::dependencies::only_in_queue;
 use super::holds::{Ends, reason_is_well_formed};
-use super::refusal::Refusal;
 use super::waits::Requeue;
 use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_ledger_state::refusal::Refusal;
 use lattice_ledger_state::scaled_services::is_asked_to_leave;
 use lattice_model::checkpoint::{DEADLINE_MS, DEADLINE_MS_DEFAULT};
 use lattice_model::end_reason::NotSaved;

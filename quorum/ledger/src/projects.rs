@@ -11,10 +11,10 @@
 //! This is decided when work is submitted, and when its project is changed or corrected: its owner counts, whoever makes
 //! the change. Root means root while it acts for everybody.
 
-use super::refusal::Refusal;
 use super::roles::{is_well_formed, subject_text};
 use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_ledger_state::projects::ProjectRecord;
+use lattice_ledger_state::refusal::Refusal;
 use lattice_model::access::{self, Project, ProjectChange, ProjectStep, SubjectName};
 use lattice_model::count::counted;
 use lattice_model::{AuditAction, Principal};

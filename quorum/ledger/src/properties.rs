@@ -6,8 +6,8 @@ mod moves;
 pub(crate) mod scans;
 mod watcher;
 
-use super::scenarios::{id, node, spec, user};
-use super::{Action, AuditHead, Command, EndedLimitsChange, Ledger, Outcome, QuotaChange, UserLimitsChange};
+use super::scenarios::{LimitsChange, id, node, spec, user};
+use super::{Action, AuditHead, Command, Ledger, Outcome, QuotaChange, UserLimitsChange};
 use crate::history::ChangeSet;
 use commands::action;
 use invariants::{
@@ -215,10 +215,7 @@ proptest! {
         steps in prop::collection::vec((0..6u128, any::<bool>(), any::<bool>()), 1..60), kept in 0..3u32, at_once in 1..4usize,
     ) {
         let users = UserLimitsChange { user_history: QuotaChange::AtMost(kept), ..UserLimitsChange::default() };
-        let (sensitive_pool_size, ended) = (QuotaChange::Keep, EndedLimitsChange::default());
-        let (dag_size, root_may, by) = (None, None, "root".to_owned());
-        let (budget_period_days, share_policy) = (None, None);
-        let limit = Action::SetLimits { sensitive_pool_size, users, budget_period_days, share_policy, ended, dag_size, root_may, by };
+        let limit = LimitsChange { users, ..LimitsChange::default() }.by("root");
         let mut commands = vec![(Revision(1), Command { at: Timestamp(1), action: limit })];
         let mut revision = Revision(2);
         for (number, submits, begins_entry) in steps {

@@ -14,9 +14,9 @@
 //! only if that node reports it, too.
 
 use super::job_numbers;
-use super::refusal::{Conflict, Refusal};
 use super::task_groups::{REPORTED_NUMBERS, lane_id, spec_as_submitted};
 use super::{ApplyContext, Holding, LIVE_MAX, Ledger, Outcome, Recovery, Registration, Subject};
+use lattice_ledger_state::refusal::{Conflict, Refusal};
 use lattice_ledger_state::scaled_services::is_asked_to_leave;
 use lattice_model::count::counted;
 use lattice_model::lifecycle::Event;
@@ -336,7 +336,9 @@ impl Ledger {
         if !waits {
             return self.ended_report(context, node, id, epoch, reason);
         }
-        let (actor, reason) = (format!("node:{node}"), super::reports::reason_by_node(node, reason));
+        // Which nodes it had is not known.
+        let reason = super::reports::reason_by_node(node, reason, |named| self.nodes.contains_key(named));
+        let actor = format!("node:{node}");
         let (saved, hold) = match &reason {
             EndReason::Preempted { saved: Ok(made), .. } => (Some(*made), false),
             EndReason::WalltimeSaved { checkpoint } => (Some(*checkpoint), true),

@@ -17,8 +17,8 @@
 //! What is recorded about allocations keeps the node's name.
 
 use super::holds::reason_is_well_formed;
-use super::refusal::{Refusal, RemovalRefusal};
 use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_ledger_state::refusal::{Refusal, RemovalRefusal};
 use lattice_ledger_state::removals::Removal;
 use lattice_model::{AllocationId, AuditAction, Node, NodeId, NodeState};
 

@@ -1,7 +1,7 @@
 //! Reports from agents, applied in sequence within an incarnation.
 
-use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_ledger_state::refusal::Refusal;
 use lattice_ledger_state::scaled_services::is_asked_to_leave;
 use lattice_model::end_reason::NotSaved;
 use lattice_model::lifecycle::Event;
@@ -160,6 +160,8 @@ impl Ledger {
         if !self.takes_part(node, id, epoch) {
             return;
         }
+        let is_its_node = |named: &NodeId| self.allocations.get(&id).is_some_and(|a| a.shares.rank_of(named).is_some());
+        let decided = reason_by_node(node, reason, is_its_node);
         match reason {
             // Any node of the allocation can report these.
             EndReason::WalltimeExceeded | EndReason::NodeLost { .. } | EndReason::ProbeFailed { .. } | EndReason::RunLeaseLapsed { .. } => {
@@ -187,13 +189,11 @@ impl Ledger {
             | EndReason::PrologueFailed { .. }
             | EndReason::LaunchAborted { .. }
             | EndReason::OutOfMemory { .. } => {}
-            EndReason::Preempted { .. } | EndReason::WalltimeSaved { .. } => {
-                return self.ended_saved(context, node, id, reason_by_node(node, reason));
-            }
+            EndReason::Preempted { .. } | EndReason::WalltimeSaved { .. } => return self.ended_saved(context, node, id, decided),
         }
         // The report comes from the node itself, after its report that it is prepared.
         let begun = self.allocations.get(&id).is_some_and(|a| a.state == AllocationState::Running);
-        self.end_begun(context, id, reason_by_node(node, reason), &format!("node:{node}"), begun);
+        self.end_begun(context, id, decided, &format!("node:{node}"), begun);
     }
 
     fn released(&mut self, context: &mut ApplyContext, node: &NodeId, id: AllocationId, epoch: Epoch, usage: Option<WorkUsage>) {
@@ -217,8 +217,9 @@ impl Ledger {
     }
 }
 
-/// The reason with only the parts that `node` may decide.
-pub(super) fn reason_by_node(node: &NodeId, reason: &EndReason) -> EndReason {
+/// The reason with only the parts that `node` may decide. The head reports an end for lack of memory on any node of the
+/// work; `is_its_node`: whether it may name this one.
+pub(super) fn reason_by_node(node: &NodeId, reason: &EndReason, is_its_node: impl Fn(&NodeId) -> bool) -> EndReason {
     match reason {
         EndReason::WalltimeExceeded => EndReason::WalltimeExceeded,
         EndReason::NodeLost { why, .. } => EndReason::NodeLost { node: node.clone(), why: bounded(why) },
@@ -230,7 +231,10 @@ pub(super) fn reason_by_node(node: &NodeId, reason: &EndReason) -> EndReason {
         EndReason::Exited { code } => EndReason::Exited { code: *code },
         EndReason::Cancelled { by } => EndReason::Cancelled { by: bounded(by) },
         EndReason::PrologueFailed { why, .. } => EndReason::PrologueFailed { node: node.clone(), why: bounded(why) },
-        EndReason::OutOfMemory { node, kill } => EndReason::OutOfMemory { node: node.clone(), kill: *kill },
+        EndReason::OutOfMemory { node: named, kill } => {
+            let node = if is_its_node(named) { named } else { node };
+            EndReason::OutOfMemory { node: node.clone(), kill: *kill }
+        }
         EndReason::DrainDeadline { .. } => EndReason::DrainDeadline { node: node.clone() },
         EndReason::LaunchAborted { code, why } => EndReason::LaunchAborted { code: *code, why: bounded(why) },
         EndReason::Preempted { by, why, saved } => {

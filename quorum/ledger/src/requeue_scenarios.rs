@@ -2,7 +2,9 @@
 
 use super::scenarios::{SIZE, Story, id, node, prepared, registration, released, user};
 use super::{Action, NodeStateChange, Refusal};
-use lattice_model::{AllocationState, EndReason, HoldKind, NodeState, ReportItem, RequeuePolicy, Resources, Timestamp, When, WorkUsage};
+use lattice_model::{
+    AllocationState, EndReason, HoldKind, MemoryKill, NodeState, ReportItem, RequeuePolicy, Resources, Timestamp, When, WorkUsage,
+};
 
 #[test]
 fn a_failed_prologue_excludes_the_node_and_the_third_one_ends_it() {
@@ -130,6 +132,23 @@ fn requeues_follow_the_policy() {
         s.report(0, prepared(1, epoch));
         s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason: reason.clone() });
         assert_eq!(s.state(1) == AllocationState::Pending, back, "{policy:?} {reason:?}");
+    }
+}
+
+#[test]
+fn a_head_reports_a_lack_of_memory_on_nodes_of_the_work_alone() {
+    let kill = MemoryKill { launch: 1, whole: true, had_bytes: None, limit_bytes: Some(1 << 20) };
+    // The third node has no share of it, and there is no tenth.
+    for (reported, recorded) in [(0, 0), (1, 1), (2, 0), (9, 0)] {
+        let mut s = Story::new(3);
+        s.submit(1, 2, RequeuePolicy::Never, 0);
+        let epoch = s.claimed(1, &[0, 1]);
+        s.report(0, prepared(1, epoch));
+        s.report(1, prepared(1, epoch));
+        let reason = EndReason::OutOfMemory { node: node(reported), kill };
+        s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason });
+        let recorded = EndReason::OutOfMemory { node: node(recorded), kill };
+        assert_eq!(s.ledger.allocation(id(1)).unwrap().reason, Some(recorded), "it reported n{reported}");
     }
 }
 

@@ -6,9 +6,9 @@
 
 use super::holds::reason_is_well_formed;
 use super::preemptions::may_have_begun;
-use super::refusal::Refusal;
 use super::waits::Requeue;
 use super::{ApplyContext, Ledger, Outcome};
+use lattice_ledger_state::refusal::Refusal;
 use lattice_ledger_state::scaled_services::is_asked_to_leave;
 use lattice_model::{AllocationId, AllocationState, EndReason, Epoch, Principal, RequeuePolicy};
 

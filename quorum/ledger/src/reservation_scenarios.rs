@@ -179,3 +179,13 @@ fn reservations_are_bounded_and_those_that_are_over_give_their_places() {
     assert!(s.ledger.reservation("r0").is_none() && s.ledger.reservation("r1").is_some());
     assert_eq!(s.ledger.reservations().count(), RESERVATIONS_MAX);
 }
+
+#[test]
+fn one_that_has_been_over_for_a_week_is_forgotten_without_a_change_of_another_one() {
+    let mut s = Story::new(1);
+    s.done(set(reservation(&s, "course", &[0], 0)));
+    s.pass(7 * 24 * HOUR_MS);
+    assert!(s.ledger.reservation("course").is_some(), "it ended an hour later than it was created");
+    s.pass(2 * HOUR_MS);
+    assert!(s.ledger.reservation("course").is_none());
+}

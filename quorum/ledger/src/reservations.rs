@@ -11,14 +11,14 @@
 //! it is.
 
 use super::claims::CONFLICTS_MAX;
-use super::refusal::{Conflict, Refusal};
 use super::state::NODES_MAX;
 use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_ledger_state::refusal::{Conflict, Refusal};
 use lattice_model::claim::ClaimShare;
 use lattice_model::config::nearest;
 use lattice_model::count::counted;
 use lattice_model::timing::AHEAD_MS_MAX;
-use lattice_model::usage::DAY_MS;
+use lattice_model::usage::{DAY_MS, HOUR_MS};
 use lattice_model::vcluster::NAME_BYTES_MAX;
 use lattice_model::{Allocation, AllocationSpec, AuditAction, Claim, NodeId, Principal, Reservation, Timestamp, hostlist, millis};
 use serde::{Deserialize, Serialize};
@@ -29,7 +29,7 @@ use std::sync::Arc;
 pub(super) const RESERVATIONS_MAX: usize = if cfg!(test) { 8 } else { 256 };
 /// Largest number of nodes of all reservations together.
 const NODES_OF_ALL_MAX: usize = 2 * NODES_MAX;
-/// How long reservations that are over are listed, in milliseconds.
+/// How long reservations that are over are listed, in milliseconds; up to an hour longer.
 const OVER_LISTED_MS: u64 = 7 * DAY_MS;
 /// A claim is so old at most when it is applied, in milliseconds: its plan was made for that much earlier, by an agent whose
 /// clock may be behind.
@@ -116,10 +116,8 @@ impl Ledger {
             return Err(Refusal::NoSuchNode { node: node.clone() });
         }
         self.check_possible(&next, context.at)?;
-        for name in self.forgotten_for(&next, context.at)? {
-            let detail = format!("{name}: it is over");
-            self.drop_reservation(context, &name, "quorum", detail);
-        }
+        let forgotten = self.forgotten_for(&next, context.at)?;
+        self.forget_reservations(context, forgotten);
         let next = Reservation { revision: context.revision, ..next };
         let detail = detail(&next);
         context.changed.reservations.insert(name.clone());
@@ -140,6 +138,24 @@ impl Ledger {
         self.reservations.remove(name);
         context.changed.reservations.insert(name.to_owned());
         self.record(context, by, AuditAction::ReservationDeleted, Subject::default(), detail);
+    }
+
+    fn forget_reservations(&mut self, context: &mut ApplyContext, names: Vec<String>) {
+        for name in names {
+            self.drop_reservation(context, &name, "quorum", format!("{name}: it is over"));
+        }
+    }
+
+    /// Forgets what has been over for long. It looks at all reservations, so only the first command of an hour does.
+    /// `last`: the time of the command before.
+    pub(super) fn forget_old_reservations(&mut self, context: &mut ApplyContext, last: Timestamp) {
+        let now = context.at;
+        if last.0 / HOUR_MS == now.0 / HOUR_MS {
+            return;
+        }
+        let is_old = |r: &&Arc<Reservation>| r.is_over(now) && now.since_ms(r.end) >= OVER_LISTED_MS;
+        let old = self.reservations.values().filter(is_old).map(|r| r.name.clone()).collect();
+        self.forget_reservations(context, old);
     }
 
     /// Refuses a reservation that is not valid, or whose nodes another one has at that time.

@@ -6,8 +6,8 @@
 //! the gossip key, so the leader replaces that key, once for all names revoked since the last new
 //! key (`rotation` in `lattice-quorum`).
 
-use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome, Revocation, Subject};
+use lattice_ledger_state::refusal::Refusal;
 use lattice_model::{AuditAction, NodeId, Timestamp};
 
 /// Largest number of revoked names.

@@ -1,8 +1,8 @@
 //! Property test of roles and members of tenants: whatever is granted, revoked and deleted, the ledger
 //! agrees with a simple record of it, and so does the ledger that was read back from a snapshot.
 
-use super::scenarios::{Story, user};
-use super::{Action, EndedLimitsChange, Ledger, QuotaChange, SoftLimitsChange, TenantChange, UserLimitsChange};
+use super::scenarios::{LimitsChange, Story, user};
+use super::{Action, Ledger, QuotaChange, SoftLimitsChange, TenantChange};
 use lattice_model::Principal;
 use lattice_model::access::{MemberChange, MemberStep, Role, RoleBinding, Roles, RootMay, Standing, Subject, TenantMember};
 use proptest::prelude::*;
@@ -197,16 +197,7 @@ fn action(step: Step) -> Action {
         }
         Step::Add { subject, tenant, is_default } => member(tenant, MemberStep::Add { subject: subjects()[subject].clone(), is_default }),
         Step::Remove { subject, tenant } => member(tenant, MemberStep::Remove { subject: subjects()[subject].name() }),
-        Step::Narrow { root_may } => Action::SetLimits {
-            sensitive_pool_size: QuotaChange::Keep,
-            users: UserLimitsChange::default(),
-            budget_period_days: None,
-            share_policy: None,
-            ended: EndedLimitsChange::default(),
-            dag_size: None,
-            root_may: Some(root_may),
-            by,
-        },
+        Step::Narrow { root_may } => LimitsChange { root_may: Some(root_may), ..LimitsChange::default() }.by(&by),
     }
 }
 

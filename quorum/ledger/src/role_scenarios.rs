@@ -1,10 +1,10 @@
 //! Scenarios of roles: their grants, and what each lets its holders do to others' work.
 
 use super::roles::BINDINGS_MAX;
-use super::scenarios::{Story, id, node, prepared, spec, user};
+use super::scenarios::{LimitsChange, Story, id, node, prepared, spec, user};
 use super::{
-    Access, AccessKind, Action, AllocationChange, DependencyRefusal, EndedLimitsChange, Outcome, QuotaChange, Refusal, SoftLimitsChange,
-    TenantChange, UpdateRefusal, UserLimitsChange,
+    Access, AccessKind, Action, AllocationChange, DependencyRefusal, Outcome, QuotaChange, Refusal, SoftLimitsChange, TenantChange,
+    UpdateRefusal,
 };
 use lattice_model::access::{Role, RoleBinding, RootMay, Subject, SubjectName};
 use lattice_model::{
@@ -40,16 +40,7 @@ fn tenant(name: &str) -> Action {
 }
 
 fn root_acts_for(root_may: RootMay) -> Action {
-    Action::SetLimits {
-        sensitive_pool_size: QuotaChange::Keep,
-        users: UserLimitsChange::default(),
-        budget_period_days: None,
-        share_policy: None,
-        ended: EndedLimitsChange::default(),
-        dag_size: None,
-        root_may: Some(root_may),
-        by: "anna@n1".into(),
-    }
+    LimitsChange { root_may: Some(root_may), ..LimitsChange::default() }.by("anna@n1")
 }
 
 /// Root, as members name it in requests about others' work.

@@ -11,8 +11,8 @@
 //! log (`root@n1`). Root then has the roles of its account. Other names are those of accounts, also
 //! `alice@example.org`, and no member changes them.
 
-use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_ledger_state::refusal::Refusal;
 use lattice_model::access::{self, Role, RoleBinding, Roles, SubjectName};
 use lattice_model::{AuditAction, Principal};
 

@@ -4,11 +4,11 @@
 use super::preemptions::PreemptFor;
 use super::properties::invariants::invariant_replicas_are_as_wanted;
 use super::properties::scans::invariant_indexes_equal_scans;
-use super::scenarios::{SIZE, Story, id, node, registration, spec, user};
+use super::scenarios::{LimitsChange, SIZE, Story, id, node, registration, spec, user};
 use super::task_groups::lane_id;
 use super::{
-    Action, AllocationChange, DependencyRefusal, EndedLimitsChange, ListFilter, NodeStateChange, Outcome, QuotaChange, Refusal,
-    Registration, ScalingChange, ScalingStep, SoftLimitsChange, TenantChange, UpdateRefusal, UserLimitsChange, WantedLanes,
+    Action, AllocationChange, DependencyRefusal, ListFilter, NodeStateChange, Outcome, QuotaChange, Refusal, Registration, ScalingChange,
+    ScalingStep, SoftLimitsChange, TenantChange, UpdateRefusal, UserLimitsChange, WantedLanes,
 };
 use lattice_model::claim::ClaimShare;
 use lattice_model::constraint::CHECKPOINTS;
@@ -782,17 +782,7 @@ fn a_replica_that_leaves_is_no_victim_of_others() {
 }
 
 fn user_limits(users: UserLimitsChange) -> Action {
-    let (sensitive_pool_size, ended, by) = (QuotaChange::Keep, EndedLimitsChange::default(), "root".to_owned());
-    Action::SetLimits {
-        sensitive_pool_size,
-        users,
-        budget_period_days: None,
-        share_policy: None,
-        ended,
-        dag_size: None,
-        root_may: None,
-        by,
-    }
+    LimitsChange { users, ..LimitsChange::default() }.by("root")
 }
 
 #[test]

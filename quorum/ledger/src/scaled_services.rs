@@ -33,10 +33,10 @@
 
 use super::claims::scheduler_lease;
 use super::preemptions::checkpoint_of;
-use super::refusal::{Refusal, UpdateRefusal};
 use super::reports::bounded;
 use super::task_groups::lane_id;
 use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_ledger_state::refusal::{Refusal, UpdateRefusal};
 use lattice_ledger_state::scaled_services::{ReplicaCounts, ServiceReplicas, is_asked_to_leave};
 use lattice_ledger_state::task_groups::LanePhase;
 use lattice_ledger_state::user_usage::holds_nodes;

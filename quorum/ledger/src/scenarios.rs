@@ -1,6 +1,6 @@
 //! The common basis of the command scenarios: a ledger with some nodes and a scheduler.
 
-pub(crate) use super::test_builders::{SIZE, node, registration, spec, user};
+pub(crate) use super::test_builders::{LimitsChange, SIZE, node, registration, spec, user};
 use super::{Action, Applied, Command, Ledger, Outcome, Refusal, SCHEDULER_LEASE};
 use lattice_model::claim::ClaimShare;
 use lattice_model::{

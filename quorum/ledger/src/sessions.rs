@@ -3,8 +3,8 @@
 //!
 //! An allocation has at most one session. The documents require this only for sensitive work.
 
-use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_ledger_state::refusal::Refusal;
 use lattice_model::{AllocationId, AllocationState, AuditAction, EndReason, InteractiveSession, Principal};
 use uuid::Uuid;
 

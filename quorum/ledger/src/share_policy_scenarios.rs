@@ -1,7 +1,7 @@
 //! Scenarios of the share policy: whose shares may be on one node.
 
-use super::scenarios::{SIZE, Story, id, node, released, spec, user};
-use super::{Action, EndedLimitsChange, Outcome, QuotaChange, Refusal, SoftLimitsChange, TenantChange, UserLimitsChange};
+use super::scenarios::{LimitsChange, SIZE, Story, id, node, released, spec, user};
+use super::{Action, Outcome, QuotaChange, Refusal, SoftLimitsChange, TenantChange};
 use lattice_model::spec::share_of;
 use lattice_model::{
     AllocationId, AllocationSpec, AllocationState, EndReason, ReportItem, RequeuePolicy, Resources, SharePolicy, WorkOwner,
@@ -10,18 +10,7 @@ use lattice_model::{
 const CORES: Resources = Resources { cores: 2, memory_bytes: 0, gpus: 0 };
 
 fn policy(share_policy: SharePolicy) -> Action {
-    let (sensitive_pool_size, users, ended) = (QuotaChange::Keep, UserLimitsChange::default(), EndedLimitsChange::default());
-    let (dag_size, by) = (None, "root".to_owned());
-    Action::SetLimits {
-        sensitive_pool_size,
-        users,
-        budget_period_days: None,
-        share_policy: Some(share_policy),
-        ended,
-        dag_size,
-        root_may: None,
-        by,
-    }
+    LimitsChange { share_policy: Some(share_policy), ..LimitsChange::default() }.by("root")
 }
 
 /// Two cores of a node; as often as wanted if its work fails.

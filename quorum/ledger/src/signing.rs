@@ -7,9 +7,9 @@
 
 pub use lattice_ledger_state::signed_head::SignedHead;
 
-use super::refusal::Refusal;
 use super::state::Signing;
 use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_ledger_state::refusal::Refusal;
 use lattice_model::{AuditAction, AuditRecord, MemberId};
 use serde::{Deserialize, Serialize};
 

@@ -2,11 +2,11 @@
 //! them.
 
 use super::properties::scans::invariant_indexes_equal_scans;
-use super::scenarios::{SIZE, Story, id, node, registration, spec, user};
+use super::scenarios::{LimitsChange, SIZE, Story, id, node, registration, spec, user};
 use super::task_groups::lane_id;
 use super::{
-    Action, AllocationChange, DependencyRefusal, EndedLimitsChange, LanesObstacle, ListFilter, NodeStateChange, Outcome, QuotaChange,
-    Refusal, TaskCounts, TaskPlace, TaskStates, UserLimitsChange, WantedLanes, WhichTasks,
+    Action, AllocationChange, DependencyRefusal, LanesObstacle, ListFilter, NodeStateChange, Outcome, QuotaChange, Refusal, TaskCounts,
+    TaskPlace, TaskStates, UserLimitsChange, WantedLanes, WhichTasks,
 };
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
@@ -594,17 +594,7 @@ fn a_lane_whose_prologue_failed_avoids_that_node() {
 fn a_group_counts_once_against_the_limit_of_waiting_work() {
     let mut s = Story::new(1);
     let users = UserLimitsChange { user_pending: QuotaChange::AtMost(2), ..UserLimitsChange::default() };
-    let (sensitive_pool_size, ended, by) = (QuotaChange::Keep, EndedLimitsChange::default(), "root".to_owned());
-    s.done(Action::SetLimits {
-        sensitive_pool_size,
-        users,
-        budget_period_days: None,
-        share_policy: None,
-        ended,
-        dag_size: None,
-        root_may: None,
-        by,
-    });
+    s.done(LimitsChange { users, ..LimitsChange::default() }.by("root"));
     s.done(submission(1, group("0-99")));
     settle(&mut s);
     s.submit(2, 1, RequeuePolicy::Never, 0);
@@ -616,17 +606,7 @@ fn a_group_counts_once_against_the_limit_of_waiting_work() {
 fn an_ended_group_is_forgotten_with_its_tasks_when_its_lanes_are_gone() {
     let mut s = Story::new(1);
     let users = UserLimitsChange { user_history: QuotaChange::AtMost(0), ..UserLimitsChange::default() };
-    let (sensitive_pool_size, ended, by) = (QuotaChange::Keep, EndedLimitsChange::default(), "root".to_owned());
-    s.done(Action::SetLimits {
-        sensitive_pool_size,
-        users,
-        budget_period_days: None,
-        share_policy: None,
-        ended,
-        dag_size: None,
-        root_may: None,
-        by,
-    });
+    s.done(LimitsChange { users, ..LimitsChange::default() }.by("root"));
     s.done(submission(1, group("0-1%1")));
     let zero = (0, 0, runs(&mut s, 0, 0));
     advance(&mut s, zero, &[], 0).unwrap();

@@ -31,10 +31,10 @@
 //! has, or is away.
 
 use super::corresponding::unmet_reason;
-use super::refusal::Refusal;
 use super::user_limits::admits_group_bytes;
 use super::{ApplyContext, LIVE_MAX, Ledger, Outcome, Subject};
 use lattice_ledger_state::record_bytes::TASK_RANGE_BYTES;
+use lattice_ledger_state::refusal::Refusal;
 use lattice_ledger_state::task_groups::{GroupTasks, LanePhase};
 use lattice_ledger_state::task_states::{LanesObstacle, TaskPlace, TaskStates, WhichTasks};
 use lattice_ledger_state::user_usage::holds_nodes;

@@ -4,8 +4,8 @@
 //! The quorum does not store measurements. It stores the request, so that every node receives it,
 //! even if its agent is down now, and so that it ends on all nodes.
 
-use super::refusal::Refusal;
 use super::{Action, ApplyContext, Ledger, Outcome, Subject};
+use lattice_ledger_state::refusal::Refusal;
 use lattice_ledger_state::user_usage::holds_nodes;
 use lattice_model::constraint::{TELEMETRY_AUDIT, TELEMETRY_DEBUG, has};
 use lattice_model::telemetry::CLOSELY_MS;

@@ -1,9 +1,8 @@
 //! Scenarios of the members of tenants, and of the tenant that work gets which names none.
 
-use super::scenarios::{Story, id, spec, user};
+use super::scenarios::{LimitsChange, Story, id, spec, user};
 use super::tenant_members::MEMBERS_MAX;
 use super::{Action, AllocationChange, Outcome, QuotaChange, Refusal, SoftLimitsChange, TenantChange, lane_id};
-use crate::{EndedLimitsChange, UserLimitsChange};
 use lattice_model::access::{
     LOGIN_TENANTS_MAX, MemberChange, MemberStep, Role, RoleBinding, Roles, RootMay, Standing, Subject, SubjectName, TenantMember,
 };
@@ -118,16 +117,7 @@ fn root_that_acts_for_itself_is_a_member_or_is_refused() {
     let mut s = Story::new(0);
     tenants(&mut s, &["physics"]);
     s.done(add("physics", account(1), false));
-    s.done(Action::SetLimits {
-        sensitive_pool_size: QuotaChange::Keep,
-        users: UserLimitsChange::default(),
-        budget_period_days: None,
-        share_policy: None,
-        ended: EndedLimitsChange::default(),
-        dag_size: None,
-        root_may: Some(RootMay::ActForItself),
-        by: "root".into(),
-    });
+    s.done(LimitsChange { root_may: Some(RootMay::ActForItself), ..LimitsChange::default() }.by("root"));
     assert!(matches!(submit(&mut s, 1, "physics", &user(0)), Err(Refusal::NotOfTenant { .. })));
     s.done(add("physics", account(0), false));
     assert_eq!(submit(&mut s, 1, "physics", &user(0)), Ok("physics".into()));

@@ -15,9 +15,9 @@
 //! This is decided when work is submitted. Later changes of the members do not concern it. Root means root
 //! while it acts for everybody.
 
-use super::refusal::Refusal;
 use super::roles::{is_well_formed, subject_text};
 use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_ledger_state::refusal::Refusal;
 use lattice_model::access::{self, MemberChange, MemberStep, Roles, Standing, SubjectName, TenantMember};
 use lattice_model::{Allocation, AllocationSpec, AuditAction, Principal};
 use std::borrow::Cow;

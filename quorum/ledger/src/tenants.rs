@@ -4,8 +4,8 @@
 //! checked at the claim. Waiting allocations do not count: a submission is refused only if it would
 //! exceed a quota even if the tenant had nothing else (decision 0068).
 
-use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_ledger_state::refusal::Refusal;
 use lattice_model::config::nearest;
 use lattice_model::count::counted;
 use lattice_model::preemption::CLASS_MAX;

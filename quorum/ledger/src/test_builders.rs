@@ -4,11 +4,12 @@ mod full_ledger;
 
 pub use full_ledger::full_ledger;
 
-use crate::{Action, Command, Ledger, Registration, ReservationChange, VClusterChange};
+use crate::{Action, Command, EndedLimitsChange, Ledger, QuotaChange, Registration, ReservationChange, UserLimitsChange, VClusterChange};
+use lattice_model::access::RootMay;
 use lattice_model::conformance::Components;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, Boot, Incarnation, Locality, NodeAddresses, NodeId, Principal, RequeuePolicy, Resources,
-    SchedulerKind, Timestamp, test_builders,
+    SchedulerKind, SharePolicy, Timestamp, test_builders,
 };
 use uuid::Uuid;
 
@@ -98,5 +99,25 @@ pub fn reservation_change() -> ReservationChange {
         users: Some(["u".to_owned()].into()),
         comment: Some("for people".into()),
         ..ReservationChange::default()
+    }
+}
+
+/// A change of the cluster's limits: the fields of [`Action::SetLimits`]. By default nothing changes.
+#[derive(Clone, Copy, Default)]
+pub struct LimitsChange {
+    pub sensitive_pool_size: QuotaChange,
+    pub users: UserLimitsChange,
+    pub budget_period_days: Option<u32>,
+    pub share_policy: Option<SharePolicy>,
+    pub ended: EndedLimitsChange,
+    pub dag_size: Option<u32>,
+    pub root_may: Option<RootMay>,
+}
+
+impl LimitsChange {
+    /// The command of this requester.
+    pub fn by(self, by: &str) -> Action {
+        let Self { sensitive_pool_size, users, budget_period_days, share_policy, ended, dag_size, root_may } = self;
+        Action::SetLimits { sensitive_pool_size, users, budget_period_days, share_policy, ended, dag_size, root_may, by: by.to_owned() }
     }
 }

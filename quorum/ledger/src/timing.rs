@@ -11,8 +11,8 @@
 //! A claim may give work less than its walltime only if it was submitted with a least one. The walltime counts from the
 //! beginning of the work, after its nodes have prepared it: what that took is cut off its end if the deadline is near.
 
-use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Subject};
+use lattice_ledger_state::refusal::Refusal;
 use lattice_model::duration::clock_text;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, AuditAction, Claim, EndReason, Timestamp};
 use std::sync::Arc;

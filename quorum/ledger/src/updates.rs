@@ -23,9 +23,9 @@
 //! use. The submitted values are stored beside it, so that a repeated submission is still recognised
 //! as the same.
 
-use super::refusal::{Refusal, UpdateRefusal};
 use super::timing::admits_times;
 use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_ledger_state::refusal::{Refusal, UpdateRefusal};
 use lattice_ledger_state::user_usage::holds_nodes;
 use lattice_model::duration::clock_text;
 use lattice_model::spec::check_task_walltime;

@@ -1,11 +1,8 @@
 //! Scenarios of what work uses, and of the budgets of tenants.
 
-use super::scenarios::{SIZE, Story, id, node, prepared, registration, released, spec, user};
+use super::scenarios::{LimitsChange, SIZE, Story, id, node, prepared, registration, released, spec, user};
 use super::usage::USAGE_BYTES_MAX;
-use super::{
-    Action, BudgetNotice, EndedLimitsChange, NodeStateChange, Outcome, QuotaChange, Registration, SoftLimitsChange, TenantChange, UsageOf,
-    UserLimitsChange,
-};
+use super::{Action, BudgetNotice, NodeStateChange, Outcome, QuotaChange, Registration, SoftLimitsChange, TenantChange, UsageOf};
 use crate::Refusal;
 use crate::history::ChangeSet;
 use crate::properties::scans::invariant_indexes_equal_scans;
@@ -27,18 +24,7 @@ fn tenant(create: bool, soft: SoftLimitsChange) -> Action {
 }
 
 fn period(days: u32) -> Action {
-    let (sensitive_pool_size, users, ended) = (QuotaChange::Keep, UserLimitsChange::default(), EndedLimitsChange::default());
-    let (dag_size, by) = (None, "root".to_owned());
-    Action::SetLimits {
-        sensitive_pool_size,
-        users,
-        budget_period_days: Some(days),
-        share_policy: None,
-        ended,
-        dag_size,
-        root_may: None,
-        by,
-    }
+    LimitsChange { budget_period_days: Some(days), ..LimitsChange::default() }.by("root")
 }
 
 fn submit(number: u128, spec: AllocationSpec) -> Action {

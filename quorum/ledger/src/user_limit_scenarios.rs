@@ -1,21 +1,12 @@
 //! Scenarios of limits for users and tenants.
 
-use super::scenarios::{Story, id, spec, user};
-use super::{Action, EndedLimitsChange, Outcome, QuotaChange, UserLimit, UserLimitsChange};
+use super::scenarios::{LimitsChange, Story, id, spec, user};
+use super::{Action, Outcome, QuotaChange, UserLimit, UserLimitsChange};
 use crate::Refusal;
 use lattice_model::{AllocationSpec, Claim, EndReason, Entrypoint, ReportItem, RequeuePolicy};
 
 fn limit(change: UserLimitsChange) -> Action {
-    Action::SetLimits {
-        sensitive_pool_size: QuotaChange::Keep,
-        users: change,
-        budget_period_days: None,
-        share_policy: None,
-        ended: EndedLimitsChange::default(),
-        dag_size: None,
-        root_may: None,
-        by: "root".into(),
-    }
+    LimitsChange { users: change, ..LimitsChange::default() }.by("root")
 }
 
 fn submit(s: &mut Story, number: u128, uid: u32, script: Option<&str>) -> Result<Outcome, Refusal> {

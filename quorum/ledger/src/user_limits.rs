@@ -12,10 +12,10 @@
 //! ```
 
 use super::ended::Cause;
-use super::refusal::Refusal;
 use super::tenants::QuotaChange;
 use super::{ApplyContext, Ledger, UserLimit, UserLimits};
 use lattice_ledger_state::record_bytes::GROUP_TASKS_BYTES;
+use lattice_ledger_state::refusal::Refusal;
 use lattice_ledger_state::user_usage::{Counted, Counts, Named};
 use lattice_model::user_running::TooManyRunning;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, DagId, Principal, Timestamp};

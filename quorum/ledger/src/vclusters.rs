@@ -6,8 +6,8 @@
 //! ```
 
 use super::claims::{ROLE_PREFIX, scheduler_lease};
-use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome};
+use lattice_ledger_state::refusal::Refusal;
 use lattice_model::duration::clock_text;
 use lattice_model::spec::WALLTIME_MAX;
 use lattice_model::vcluster::{CYCLE_INTERVAL_MS_MAX, DEFAULT_VCLUSTER, NAME_BYTES_MAX, is_name};

@@ -1,8 +1,8 @@
 //! Read access to the ledger.
 
 use super::job_numbers;
-use super::refusal::Refusal;
 use super::{AuditHead, Holding, Ledger};
+use lattice_ledger_state::refusal::Refusal;
 use lattice_model::{
     Allocation, AllocationId, AllocationState, DesiredList, DesiredShare, Generation, Node, NodeId, NodeState, Revision, Timestamp,
 };

@@ -13,8 +13,8 @@
 //! the current order. Once the agent runs the hook, only its report lifts the hold.
 
 use super::holds::Ends;
-use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_ledger_state::refusal::Refusal;
 use lattice_model::{AuditAction, HoldKind, NodeId, Wipe};
 
 /// The actor that quarantines a node whose wipe failed.

@@ -11,6 +11,7 @@ use lattice_api::v1::quorum_client::QuorumClient as Grpc;
 use lattice_api::v1::raft_client::RaftClient;
 use lattice_ledger::access::TEXT_BYTES_MAX;
 use lattice_ledger::keyring::Secret;
+use lattice_ledger::test_builders::LimitsChange;
 use lattice_ledger::{
     ACCOUNTING_LEASE, Access, AccessKind, Action, AllocationChange, Correction, QuotaChange, Requester, ReservationChange, TenantChange,
     UsageOf, VClusterChange, WhichTasks,
@@ -264,16 +265,7 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
         Action::DeleteTenant { name: "elsewhere".into(), by: by.clone() },
         Action::SetVniPool { change: VniPoolChange::default(), by: by.clone() },
         Action::SetDomainGrace { domain: ("a".into(), "b".into()), grace_ms: 1, by: by.clone() },
-        Action::SetLimits {
-            sensitive_pool_size: QuotaChange::Keep,
-            users: Default::default(),
-            budget_period_days: None,
-            share_policy: None,
-            ended: Default::default(),
-            dag_size: None,
-            root_may: None,
-            by: by.clone(),
-        },
+        LimitsChange::default().by(&by),
         Action::GrantRole { binding, by: by.clone() },
         Action::RevokeRole { subject: nobody.name(), role: Granted::Operator, tenant: None, by: by.clone() },
         Action::SetTenantMember { change: member, by: by.clone() },

@@ -1,5 +1,6 @@
 //! AMD's GPUs by ROCm SMI (`librocm_smi64.so`, AMD's `rocm_smi.h`). The few needed functions are looked up if the
-//! library is installed: with a linked library the agent would not start without ROCm (docs/dependencies.md).
+//! library is installed and a GPU of AMD is on the bus: with a linked library the agent would not start without ROCm
+//! (docs/dependencies.md).
 
 use super::files::Files;
 use super::pci::Pci;
@@ -26,6 +27,10 @@ impl Vendor for RocmSmi {
     }
 
     fn look(&self, files: &Files, pci: &Pci) -> Result<Found, VendorError> {
+        // Where there is no such GPU, the library writes complaints of its own to stderr.
+        if pci.gpus_of(GpuVendor::Amd) == 0 {
+            return Ok(Found::default());
+        }
         let rocm = Rocm::load()?;
         let count = rocm.count()?;
         let mut devices: Vec<(u32, GpuDevice)> = Vec::new();
@@ -212,6 +217,14 @@ fn architecture(files: &Files, render_minor: u32) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn without_a_gpu_of_amd_the_library_is_not_loaded() {
+        let files = Files::below(Path::new("/no-machine"));
+        // Where the library is not installed, an attempt to load it is an error.
+        assert_eq!(RocmSmi.look(&files, &Pci::look(&files)).unwrap(), Found::default());
+    }
 
     #[test]
     fn addresses_are_written_as_sysfs_does() {

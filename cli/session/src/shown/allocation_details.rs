@@ -194,8 +194,8 @@ fn checkpoint(c: &v1::CheckpointRef) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::samples::{NOW, running, service};
     use super::*;
+    use lattice_api::test_builders::{NOW, running, service};
 
     #[test]
     fn one_allocation_in_full() {

@@ -72,9 +72,9 @@ pub fn allocation_row(a: &v1::Allocation) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::samples::{NOW, pending, running, service};
     use super::*;
     use crate::table::{NARROW, assert_fits};
+    use lattice_api::test_builders::{NOW, pending, running, service};
 
     const TERSE: TableSize = TableSize { width: Width::Terse, columns: None };
     const WIDE: TableSize = TableSize { width: Width::Wide, columns: Some(80) };

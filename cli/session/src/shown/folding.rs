@@ -45,8 +45,8 @@ fn message(a: &v1::Allocation) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::samples::{pending, running};
     use super::*;
+    use lattice_api::test_builders::{pending, running};
 
     fn counts(allocations: &[v1::Allocation]) -> Vec<(&str, usize)> {
         fold(allocations).iter().map(|line| (line.first.id.as_str(), line.count)).collect()

@@ -166,11 +166,11 @@ pub fn rows_of_spec(scaling: Option<&v1::Scaling>) -> Vec<(&'static str, String)
 
 #[cfg(test)]
 mod tests {
-    use super::super::samples::{NOW, pending, running, service};
     use super::*;
     use crate::output::Width;
     use crate::table::block;
     use lattice_api::json::{ScalingJson, ScalingStateJson};
+    use lattice_api::test_builders::{NOW, pending, running, service};
 
     fn lines(a: &v1::Allocation) -> String {
         block(&scaling_rows(a))

@@ -45,9 +45,9 @@ pub fn reason(a: &v1::Allocation) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::samples::{pending, running};
     use super::super::values::short;
     use super::*;
+    use lattice_api::test_builders::{pending, running};
 
     #[test]
     fn live_allocations_come_first_and_waiting_ones_in_the_order_of_the_queue() {

@@ -39,8 +39,8 @@ pub fn counts_table(counts: &[StateCount], size: TableSize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::samples::{pending, running};
     use super::*;
+    use lattice_api::test_builders::{pending, running};
 
     #[test]
     fn each_state_has_a_line_with_its_numbers() {

@@ -197,9 +197,9 @@ pub fn lanes_table(lanes: &[v1::Allocation], now: Timestamp, size: TableSize) ->
 
 #[cfg(test)]
 mod tests {
-    use super::super::samples::{NOW, pending, running};
     use super::*;
     use lattice_api::json::{TaskJson, TasksJson};
+    use lattice_api::test_builders::{NOW, pending, running};
 
     const ID: &str = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88";
     const TERSE: TableSize = TableSize { width: Width::Terse, columns: None };

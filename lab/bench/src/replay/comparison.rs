@@ -170,7 +170,7 @@ mod tests {
     use super::super::scenario::{Work, whole_nodes};
     use super::super::site::Site;
     use super::*;
-    use lattice_model::trace::{Request, Span};
+    use lattice_api::trace::{Request, Span};
 
     fn lasting_two_hours() -> Request {
         Request { walltime: Some(Span(7200)), ..whole_nodes(1) }

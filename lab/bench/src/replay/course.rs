@@ -213,7 +213,7 @@ mod tests {
     use super::super::scenario::whole_nodes;
     use super::super::site::{Site, vcluster};
     use super::*;
-    use lattice_model::trace::{Request, Span};
+    use lattice_api::trace::{Request, Span};
     use lattice_model::{SchedulerKind, VCluster};
 
     const HOUR_S: u64 = 3600;

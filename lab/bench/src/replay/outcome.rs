@@ -314,7 +314,7 @@ mod tests {
     use super::super::product::id;
     use super::super::scenario::whole_nodes;
     use super::*;
-    use lattice_model::trace::Request;
+    use lattice_api::trace::Request;
     use lattice_model::{NodeUse, Tenant};
 
     fn scenario(works: Vec<Work>) -> Scenario {

@@ -3,9 +3,9 @@
 use super::product::id;
 use super::site::Site;
 use super::workload::{Job, Workload};
+use lattice_api::trace::{Request, Span, Wanted};
 use lattice_model::AllocationId;
 use lattice_model::spec::PREEMPTION_CLASS_DEFAULT;
-use lattice_model::trace::{Request, Span, Wanted};
 
 /// See the module documentation. Times are in seconds.
 #[derive(Clone, Debug)]

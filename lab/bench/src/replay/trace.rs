@@ -1,16 +1,16 @@
-//! Reads the trace of a cluster ([`lattice_model::trace`]), strictly: a file that is cut, contradicts itself or has what
+//! Reads the trace of a cluster ([`lattice_api::trace`]), strictly: a file that is cut, contradicts itself or has what
 //! the format does not have is refused with the number of the line.
 
 use super::scenario::{Scenario, Work};
 use super::site::{Site, vcluster};
 use crate::ready_node::ready_node;
 use anyhow::{Context, Result, bail, ensure};
+use lattice_api::trace::{Complete, FORMAT, Header, Line, NodeLine, Span, Submit, TRACE_BYTES_MAX, TenantLine, VClusterLine};
 use lattice_model::constraint::{FEATURE_BYTES_MAX, FEATURES_MAX};
 use lattice_model::count::counted;
 use lattice_model::preemption::CLASS_MAX;
 use lattice_model::spec::NODES_MAX;
 use lattice_model::tenant::WHOLE_CLUSTER_PPM;
-use lattice_model::trace::{Complete, FORMAT, Header, Line, NodeLine, Span, Submit, TRACE_BYTES_MAX, TenantLine, VClusterLine};
 use lattice_model::vcluster::is_name;
 use lattice_model::{
     AllocationId, BudgetPeriod, Conformance, DEFAULT_VCLUSTER, Factor, Node, Resources, SchedulerKind, SharePolicy, Tenant, VCluster,
@@ -328,8 +328,8 @@ fn clipped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lattice_api::trace::Moment;
     use lattice_model::Locality;
-    use lattice_model::trace::Moment;
     use lattice_model::{Profile, Timestamp};
     use proptest::prelude::*;
 

@@ -8,8 +8,8 @@ use super::outcome::Outcome;
 use super::product::id;
 use super::scenario::{Scenario, Work, whole_nodes};
 use super::site::{Site, node, vcluster};
+use lattice_api::trace::{Amount, Request, Span};
 use lattice_lab::dice::Dice;
-use lattice_model::trace::{Amount, Request, Span};
 use lattice_model::{SchedulerKind, Tenant, VCluster};
 
 const MINUTE_S: u64 = 60;

@@ -3,11 +3,11 @@
 use super::moves::Move;
 use super::{NODES, TENANT};
 use crate::keyring::Secret;
-use crate::scenarios::{SIZE, id, node, registration, spec, user};
+use crate::scenarios::{LimitsChange, SIZE, id, node, registration, spec, user};
 use crate::signing::SignedHead;
 use crate::{
-    ACCOUNTING_LEASE, Access, AccessKind, Action, AllocationChange, EndedLimitsChange, Ledger, NodeStateChange, NotifyChannel, QuotaChange,
-    Registration, SCHEDULER_LEASE, ScalingStep, TenantChange, UserLimitsChange, VClusterChange, VniPoolChange, scheduler_lease,
+    ACCOUNTING_LEASE, Access, AccessKind, Action, AllocationChange, Ledger, NodeStateChange, NotifyChannel, QuotaChange, Registration,
+    SCHEDULER_LEASE, ScalingStep, TenantChange, UserLimitsChange, VClusterChange, VniPoolChange, scheduler_lease,
 };
 use lattice_ledger_state::user_usage::holds_nodes;
 use lattice_model::claim::ClaimShare;
@@ -467,18 +467,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                 QuotaChange::Unlimited => Some(SharePolicy::Anyone),
                 QuotaChange::AtMost(nodes) => Some(if nodes % 2 == 0 { SharePolicy::Tenant } else { SharePolicy::User }),
             };
-            let ended = EndedLimitsChange::default();
-            let (dag_size, by) = (None, "root".to_owned());
-            Action::SetLimits {
-                sensitive_pool_size: sensitive,
-                users,
-                budget_period_days: None,
-                share_policy,
-                ended,
-                dag_size,
-                root_may: None,
-                by,
-            }
+            LimitsChange { sensitive_pool_size: sensitive, users, share_policy, ..LimitsChange::default() }.by("root")
         }
         Move::Access { id: number, of, long } => Action::RecordAccess(Access {
             id: uuid::Uuid::from_u128(number),

@@ -6,11 +6,11 @@ mod scaled_services;
 mod task_groups;
 mod unreported;
 
-use super::super::scenarios::{SIZE, id, node, registration, spec, user};
+use super::super::scenarios::{LimitsChange, SIZE, id, node, registration, spec, user};
 use super::super::{Action, Command, Ledger, NodeStateChange, Outcome, SCHEDULER_LEASE};
 use super::{NUMBERS_STEP, beyond, job_numbers};
 use crate::properties::scans::invariant_indexes_equal_scans;
-use crate::{EndedLimitsChange, HeldShare, QuotaChange, Refusal, UserLimitsChange};
+use crate::{HeldShare, QuotaChange, Refusal, UserLimitsChange};
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
     AllocationSpec, AllocationState, CheckpointRef, Claim, Connectivity, DesiredShare, EndReason, Epoch, Exposed, Generation, Incarnation,
@@ -253,18 +253,7 @@ fn an_allocation_that_the_backup_lacks_is_adopted_from_its_nodes() {
 #[test]
 fn an_adopted_share_counts_under_the_share_policy() {
     let mut quorum = three_nodes();
-    quorum
-        .act(Action::SetLimits {
-            sensitive_pool_size: QuotaChange::Keep,
-            users: UserLimitsChange::default(),
-            budget_period_days: None,
-            share_policy: Some(SharePolicy::User),
-            ended: EndedLimitsChange::default(),
-            dag_size: None,
-            root_may: None,
-            by: "root".into(),
-        })
-        .unwrap();
+    quorum.act(LimitsChange { share_policy: Some(SharePolicy::User), ..LimitsChange::default() }.by("root")).unwrap();
     let mut now = quorum.backup().recovered();
     let submit = |quorum: &mut Quorum, number: u128, uid: u32| {
         let share = Some(Resources { cores: 2, ..Resources::default() });
@@ -432,17 +421,7 @@ fn what_is_cancelled_during_a_recovery_is_remembered_until_no_node_can_have_it()
     let mut now = quorum.backup().recovered();
     quorum.run(1, &[0]);
     let users = UserLimitsChange { user_history: QuotaChange::AtMost(0), ..UserLimitsChange::default() };
-    now.act(Action::SetLimits {
-        sensitive_pool_size: QuotaChange::Keep,
-        users,
-        budget_period_days: None,
-        share_policy: None,
-        ended: EndedLimitsChange::default(),
-        dag_size: None,
-        root_may: None,
-        by: "root".into(),
-    })
-    .unwrap();
+    now.act(LimitsChange { users, ..LimitsChange::default() }.by("root")).unwrap();
     let end = |now: &mut Quorum, number: u128| {
         if now.ledger.allocation(id(number)).is_none() {
             now.submit(number, 1);

@@ -1,10 +1,10 @@
 //! A ledger with content in every part.
 
-use super::{allocation, components, node, registration, reservation_change, user, vcluster_change};
+use super::{LimitsChange, allocation, components, node, registration, reservation_change, user, vcluster_change};
 use crate::keyring::Secret;
 use crate::{
     ACCOUNTING_LEASE, Action, Command, EndedLimitsChange, LEVEL_MAX, Ledger, NotifyChannel, QuotaChange, ReachedMark, Registration,
-    SCHEDULER_LEASE, ScalingStep, SoftLimitsChange, TenantChange, UserLimitsChange, VniPoolChange,
+    SCHEDULER_LEASE, ScalingStep, SoftLimitsChange, TenantChange, VniPoolChange,
 };
 use lattice_ledger_state::usage_records::{Consumer, Span};
 use lattice_model::access::{MemberChange, MemberStep, ProjectChange, ProjectStep, Role, RoleBinding, RootMay, Scopes, Subject};
@@ -93,16 +93,14 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
         Action::RaiseLevel { level: LEVEL_MAX },
         Action::AddKey { secret: Secret([7; 32]), by: "root".into() },
         Action::SetVniPool { change: VniPoolChange { end: Some(2000), ..VniPoolChange::default() }, by: "root".into() },
-        Action::SetLimits {
+        LimitsChange {
             sensitive_pool_size: QuotaChange::AtMost(3),
-            users: UserLimitsChange::default(),
-            budget_period_days: None,
             share_policy: Some(SharePolicy::Tenant),
             ended: EndedLimitsChange { kept_ms: Some(3_600_000), memory_bytes: None },
-            dag_size: None,
             root_may: Some(RootMay::ActForItself),
-            by: "root".into(),
-        },
+            ..LimitsChange::default()
+        }
+        .by("root"),
         Action::SetRunLease { ms: 90_000 },
         Action::Conforms { node: node(1), incarnation: Incarnation(1), components: components() },
         Action::Conforms { node: node(1), incarnation: Incarnation(1), components: [("kernel".to_owned(), "6.6".to_owned())].into() },

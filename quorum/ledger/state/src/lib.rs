@@ -1,6 +1,7 @@
-//! What the replicated state is made of: tables with their indexes and counts, and the bytes that a record takes in memory.
+//! What the replicated state is made of: tables with their indexes and counts, and the bytes that a record takes in memory;
+//! and why a request is refused.
 //!
-//! Each module is one table or one index. None knows a command: `lattice-ledger` decides what changes, so that the state can be
+//! Each other module is one table or one index. None knows a command: `lattice-ledger` decides what changes, so that the state can be
 //! read without the reasons for it.
 
 pub mod access_tokens;
@@ -22,11 +23,13 @@ pub mod names;
 pub mod node_index;
 pub mod projects;
 pub mod record_bytes;
+pub mod refusal;
 pub mod removals;
 pub mod revocations;
 pub mod role_bindings;
 pub mod scaled_services;
 pub mod scripts;
+pub mod shortage;
 pub mod signed_head;
 pub mod submission_rates;
 pub mod task_groups;

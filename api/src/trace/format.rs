@@ -9,18 +9,13 @@
 //! trace capture` writes it, and `lattice-lab replay` reads it. The names of events and fields are those of the
 //! documents ("Performance Tuning Guide").
 
-use crate::binding::RankBinding;
-use crate::checkpoint::CheckpointPolicy;
-use crate::constraint::{Constraints, Topology};
-use crate::duration::{self, BareNumber, DurationError};
-use crate::feature_choice::FeatureChoice;
-use crate::ids::{AllocationId, NodeId};
-use crate::layout::{EntryLaunch, LaunchShape};
-use crate::locality::Locality;
-use crate::resources::Resources;
-use crate::spec::{AllocationSpec, Entrypoint, RequeuePolicy};
-use crate::time::Timestamp;
-use crate::timing::Timing;
+use lattice_model::duration::{self, BareNumber, DurationError};
+use lattice_model::feature_choice::FeatureChoice;
+use lattice_model::layout::{EntryLaunch, LaunchShape};
+use lattice_model::{
+    AllocationId, AllocationSpec, CheckpointPolicy, Constraints, Entrypoint, Locality, NodeId, RankBinding, RequeuePolicy, Resources,
+    Timestamp, Timing, Topology,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -62,7 +57,7 @@ pub struct Header {
     pub until: Moment,
     /// From this time on, no work is missing because the quorum has forgotten it.
     pub complete_from: Moment,
-    /// Whose shares a node holds at a time: the name of a [`crate::SharePolicy`]. Absent: everybody's.
+    /// Whose shares a node holds at a time: the name of a [`lattice_model::SharePolicy`]. Absent: everybody's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share_policy: Option<String>,
     /// How many days the budgets of tenants look back; absent: as many as a new cluster's.
@@ -73,7 +68,7 @@ pub struct Header {
     pub checkpoint_bytes_per_second: Option<f64>,
 }
 
-/// A tenant as the scheduler sees it: the fields of [`crate::Tenant`].
+/// A tenant as the scheduler sees it: the fields of [`lattice_model::Tenant`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TenantLine {
@@ -101,7 +96,7 @@ pub struct VClusterLine {
     pub name: String,
     /// The name of its scheduler, such as `hpc-backfill`.
     pub scheduler: String,
-    /// The weights of its score by the names of [`crate::Factor`]; empty: those of its scheduler.
+    /// The weights of its score by the names of [`lattice_model::Factor`]; empty: those of its scheduler.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub weights: BTreeMap<String, f64>,
     /// Whether it uses idle nodes that other vClusters lend.
@@ -466,7 +461,8 @@ mod tests {
         let wanted = wanted.prop_map(|(features, gpus, memory_bytes, [conformance, tight, same_numa, cxl_memory])| {
             let nodes = ["n1", "n2"].into_iter().map(|name| name.parse().unwrap()).collect();
             let excluded = ["n3"].into_iter().map(|name| name.parse().unwrap()).collect();
-            let choice = crate::feature_expression::parse(if tight { "(a|b)&[c|d]" } else { "a*1&(b&c)*2" }).unwrap().choice.map(Box::new);
+            let choice =
+                lattice_model::feature_expression::parse(if tight { "(a|b)&[c|d]" } else { "a*1&(b&c)*2" }).unwrap().choice.map(Box::new);
             let groups_max = if tight { 0 } else { gpus };
             let cores = gpus / 2;
             Wanted { features, choice, cores, gpus, memory_bytes, conformance, nodes, excluded, tight, groups_max, same_numa, cxl_memory }

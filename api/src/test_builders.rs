@@ -1,9 +1,9 @@
-//! Allocations for the tests of this module.
+//! Allocations for the tests of this crate, and of crates that use it.
 
-use lattice_api::v1;
-use lattice_model::time::Timestamp;
+use crate::v1;
+use lattice_model::Timestamp;
 
-/// When they are shown.
+/// When they are shown: the first has run for some hours.
 pub const NOW: Timestamp = Timestamp(1_772_704_812_000 + 51_781_900);
 
 /// One that runs on three nodes.
