@@ -181,7 +181,7 @@ pub enum Refusal {
     ReservationOver { name: String, end: Timestamp },
     #[error("allocation {id} may begin only in the window of reservation {name}: from {start} to {end}")]
     OutsideReservation { id: AllocationId, name: String, start: Timestamp, end: Timestamp },
-    #[error("node {node} is of vCluster {vcluster} already")]
+    #[error("node {node} belongs to vCluster {vcluster} already")]
     NodeHasHome { node: NodeId, vcluster: String },
     #[error("allocation {id} is {state}, not Running")]
     NotRunning { id: AllocationId, state: AllocationState },
@@ -568,7 +568,7 @@ pub enum DependencyRefusal {
     Group,
     #[error("corresponding is between two task groups, and one of the two is none")]
     NotTaskGroups,
-    #[error("the tasks of {FOLLOWERS_MAX} other groups correspond to its tasks already, and no more are possible")]
+    #[error("{FOLLOWERS_MAX} other groups correspond to it already, which is the maximum")]
     TooManyFollowers,
     #[error("the tasks of a group correspond to those of {FOLLOWERS_MAX} others at most")]
     TooManyFollowed,

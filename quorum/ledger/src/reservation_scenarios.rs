@@ -100,7 +100,7 @@ fn a_submission_to_a_reservation_that_is_not_its_owners_is_refused() {
     submit(&mut s, 1, AllocationSpec { tenant: "physics".into(), ..ten_minutes(Some("course")) }, 8).unwrap();
     let wide = AllocationSpec { nodes: 2, ..ten_minutes(Some("course")) };
     let why = submit(&mut s, 2, wide, 7).unwrap_err().to_string();
-    assert_eq!(why, "the request is malformed: reservation: course has 1 node, and it asks for 2 nodes");
+    assert_eq!(why, "the request is malformed: reservation: course has 1 node, but the work asks for 2 nodes");
     let maintenance = ReservationChange { users: None, maintenance: Some(true), ..reservation(&s, "fans", &[1], 60_000) };
     s.done(set(maintenance));
     let why = submit(&mut s, 2, ten_minutes(Some("fans")), 7).unwrap_err().to_string();
