@@ -209,7 +209,7 @@ mod tests {
             settings.validate().unwrap();
             assert_eq!(settings.client_certificates, mode, "{text}");
         }
-        assert!(refused("{client_certificates: allowed, client_ca: /etc/ca.crt}").ends_with("set one of the two"));
+        assert!(refused("{client_certificates: allowed, client_ca: /etc/ca.crt}").ends_with("set only one of the two"));
     }
 
     #[test]
