@@ -34,7 +34,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-/// The interval between two looks at the bus: with a new registration well within one heartbeat.
+/// The interval between two looks at the bus: a change is registered well within one heartbeat.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// How many counters of GPU errors there may be, one for each GPU and error number.
 const XIDS_MAX: usize = 512;
@@ -54,7 +54,7 @@ pub struct GpuWatching {
     /// GPUs that appeared after other work had begun, and how often that work has since been denied
     /// them.
     newcomers: BTreeMap<String, u32>,
-    /// Why these GPUs are not offered yet.
+    /// Why `newcomers` are not offered yet.
     unfiltered: String,
     /// How often each error was reported of each GPU.
     xids: BTreeMap<(String, u32), u64>,
@@ -92,7 +92,7 @@ impl GpuWatching {
             watching.looked(&look);
         }
         watching.read(read_gpus(&machine_files(), &watching.simulated, &watching.on_bus));
-        watching.judge();
+        watching.update_statuses();
         watching
     }
 
@@ -129,7 +129,7 @@ impl GpuWatching {
         self.read_at = Instant::now();
     }
 
-    fn judge(&self) {
+    fn update_statuses(&self) {
         let unknown = self.unknown().into_iter().map(|key| (key, "no driver identifies it (`lattice doctor`)".to_owned()));
         let newcomers = self.newcomers.keys().map(|key| (key.clone(), self.unfiltered.clone()));
         let statuses = GpuStatuses {
@@ -175,8 +175,8 @@ impl GpuWatching {
                 Ok(()) = ended.changed(), if !asked => (asked, news) = (!self.on_bus.is_empty(), false),
                 read = answered(&mut self.reading) => self.take(read),
                 () = tokio::time::sleep_until(due.into()) => {
-                    // A look counts once, with the drivers' answers to it: a GPU that is found well
-                    // twice was examined twice.
+                    // Each look is reported once, with the drivers' answers to it, so two good
+                    // findings are of two examinations.
                     let asks = self.look(&context, period, asked).await;
                     (asked, news) = (asked && !asks, !asks);
                 }
@@ -204,7 +204,7 @@ impl GpuWatching {
     }
 
     /// Looks at the bus and the kernel log, and queries the drivers if that is due or `asked`.
-    /// Returns whether it does query.
+    /// Returns whether it queries them.
     async fn look(&mut self, context: &Shared, period: Duration, asked: bool) -> bool {
         self.looked_at = Instant::now();
         let Some(mut watch) = self.watch.take() else { return false };
@@ -221,7 +221,7 @@ impl GpuWatching {
         if let Some(look) = look {
             urgent |= look.on_bus != self.on_bus || !look.events.is_empty();
             self.looked(&look);
-            self.hit(context, &look).await;
+            self.end_work_with_error(context, &look).await;
         }
         let asks = self.reading.is_none() && !self.on_bus.is_empty() && (urgent || self.read_at.elapsed() >= period);
         if asks {
@@ -236,9 +236,9 @@ impl GpuWatching {
         asks
     }
 
-    /// Ends work that had a GPU when an error came after which the program must start again. The
-    /// work fails and begins again if its owner wants that; the GPU is offered as before.
-    async fn hit(&self, context: &Shared, look: &GpuLook) {
+    /// Ends work whose GPU reported an error after which the program must be restarted. The work
+    /// fails, and is requeued if its owner wants that; the GPU is offered as before.
+    async fn end_work_with_error(&self, context: &Shared, look: &GpuLook) {
         let topology = Arc::clone(&self.topology.borrow());
         for (key, event) in &look.events {
             let GpuEvent::Xid { number, ago_ms } = event else { continue };
@@ -250,7 +250,7 @@ impl GpuWatching {
             let view = context.work.view.borrow().clone();
             let has = |local: &&Local| local.assignment.as_ref().is_some_and(|had| had.gpus.contains(&gpu.id));
             let Some(Local { share, .. }) = view.locals.iter().find(has) else { continue };
-            // The allocation that had the GPU before has ended by itself.
+            // Only work that ran when the error occurred is ended.
             let had = |worker: AllocationHandle| worker.since.0 <= at;
             if context.work.allocations.of_epoch(share.allocation, share.epoch).is_some_and(had) {
                 let why = format!("XID {number} ({what}) of its GPU {key} hit it: it has to start again, the GPU is well");
@@ -264,7 +264,7 @@ impl GpuWatching {
         let before = Arc::clone(&self.topology.borrow());
         let new = found.gpu.gpus.iter().filter(|gpu| before.gpu.by_id(&gpu.id).is_none());
         self.newcomers.extend(new.map(|gpu| (gpu_key(gpu).to_owned(), 0)));
-        "other work is kept from it first".clone_into(&mut self.unfiltered);
+        "running work has to be denied access to it first".clone_into(&mut self.unfiltered);
         self.topology.send_replace(Arc::new(machine::with_lost(found, &before)));
     }
 
@@ -274,16 +274,16 @@ impl GpuWatching {
             return;
         }
         let (machine, view) = (Arc::clone(&context.machine), context.work.view.clone());
-        let kept = tokio::task::spawn_blocking(move || {
+        let denied = tokio::task::spawn_blocking(move || {
             let locals = view.borrow().locals.clone();
             devices::keep_from_newcomers(&locals, &machine.device_filter, machine.slice.as_ref(), &machine.topology().gpu)
         })
         .await;
-        match kept {
-            // Twice, because work that was being prepared the first time may not have been covered.
-            Ok(Ok(())) => self.newcomers.retain(|_, kept| {
-                *kept += 1;
-                *kept < 2
+        match denied {
+            // Twice, because the first time may have missed work that was being prepared.
+            Ok(Ok(())) => self.newcomers.retain(|_, times| {
+                *times += 1;
+                *times < 2
             }),
             Ok(Err(error)) => self.unfiltered = error.to_string(),
             Err(broke) => self.unfiltered = broke.to_string(),
@@ -302,9 +302,9 @@ impl GpuWatching {
     }
 
     /// Informs the brain and the session of a change. The first call is before the driver begins,
-    /// so that no share gets a GPU that is not well.
+    /// so that no share gets an unhealthy GPU.
     pub async fn publish(&mut self, context: &Shared, offering: &Offering) {
-        self.judge();
+        self.update_statuses();
         let (topology, statuses) = (Arc::clone(&self.topology.borrow()), Arc::clone(&self.statuses.borrow()));
         let mut gpus = GpusNow { topology: (*topology).clone(), lost: BTreeMap::new(), withheld: BTreeSet::new() };
         for gpu in &topology.gpu.gpus {
@@ -321,8 +321,8 @@ impl GpuWatching {
             return;
         }
         let offer = offering.of(context, &topology, &gpus.withheld);
-        // Before the work that had a lost GPU gives back the rest: the quorum must make no claim on
-        // what is gone.
+        // Changed before work with a lost GPU is ended: when it releases its share, the quorum must
+        // not claim the lost GPU again.
         offering.offer.send_if_modified(|known| {
             let differs = *known != offer;
             if differs {

@@ -71,9 +71,9 @@ pub enum JournalError {
         #[source]
         source: io::Error,
     },
-    #[error("{} is the state of node {found}, not of {expected}: point state_dir at this node's own directory; or start the agent once with --recover, which moves that state aside and begins from the shims that live here", path.display())]
+    #[error("{} is the state of node {found}, not of {expected}: point state_dir at this node's own directory; or start the agent once with --recover, which moves that state aside and asks the shims on this node what runs here", path.display())]
     ForeignNode { path: PathBuf, found: NodeId, expected: NodeId },
-    #[error("{} was written by a newer version ({what}): start that version; or start this one once with --recover, which moves that state aside and begins from the shims that live here", path.display())]
+    #[error("{} was written by a newer version ({what}): start that version; or start this one once with --recover, which moves that state aside and asks the shims on this node what runs here", path.display())]
     Newer { path: PathBuf, what: String },
     #[error("{} cannot be used: {why}", path.display())]
     Damaged { path: PathBuf, why: String },

@@ -37,7 +37,7 @@ struct Serve {
     #[arg(long, default_value = "/etc/lattice/agent.yaml")]
     config: PathBuf,
     /// Start even if the state on disk is that of another node or was written by a newer version: move it aside, and
-    /// begin from the shims that run here. Work that they do not know is reported as lost.
+    /// ask the shims on this node what runs here. Work without a shim is reported as lost.
     #[arg(long)]
     recover: bool,
     #[command(flatten)]

@@ -2,7 +2,7 @@
 //!
 //! | on the disk | action |
 //! |---|---|
-//! | nothing | begin; find the shims that live here |
+//! | nothing | begin; ask the shims that run here |
 //! | a torn last record | cut it: nothing of it was acted on |
 //! | damage elsewhere; a file missing, too short, or of an older version | moved aside, named; begin from the shims |
 //! | written by a newer version, or of another node | refused; with `--recover`, moved aside like a damaged one |
@@ -39,7 +39,7 @@ pub enum Unusable {
 /// How long a shim may take to report everything.
 const REPORT_WAIT: Duration = Duration::from_secs(1);
 
-/// Opens the state, or begins anew from the shims that live here. Adds to `notes` what the operator
+/// Opens the state, or begins anew from the shims that run here. Adds to `notes` what the operator
 /// should know.
 pub fn open(
     dir: &StateDir,

@@ -13,7 +13,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// The largest number on a node.
+/// The largest number of GPUs on a node.
 pub const NODE_MAX: u32 = 16;
 /// Numbers for local and experimental use (the kernel's Documentation/admin-guide/devices.txt).
 const MAJORS: std::ops::RangeInclusive<u64> = 240..=254;
@@ -34,7 +34,7 @@ pub fn make(dir: &Path, node: &str, count: u32) -> Result<Vec<PathBuf>> {
         let device = makedev(major, number * u64::from(NODE_MAX) + u64::from(i));
         mknod(&path, SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), device)
             .with_context(|| format!("cannot make the device {} (only root can)", path.display()))?;
-        // Independent of the umask.
+        // `mknod` applies the umask.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
         write_readings(&path, &new())?;
         devices.push(path);
@@ -55,7 +55,7 @@ pub enum Fault {
     Ecc(u64),
     /// This many of its four links to others are up.
     Nvlink(u32),
-    /// Its clocks are reduced for these reasons; none: they are not.
+    /// Its clocks are reduced for these reasons; empty: they are not reduced.
     Throttle(Vec<String>),
     /// It has this many degrees Celsius; it slows down at 87 and switches itself off at 92.
     Hot(u32),
@@ -72,7 +72,7 @@ const SHUTDOWN_C: u32 = 92;
 /// Causes a fault of GPU `index` on a node with the directory `dir`.
 pub fn fault(dir: &Path, index: u32, fault: &Fault) -> Result<()> {
     let device = dir.join(format!("gpu{index}"));
-    // `mknod` cannot make the same device again without its numbers, so the file is kept aside.
+    // `mknod` cannot make the same device again without its numbers, so the file is renamed.
     let aside = dir.join(format!("removed-gpu{index}"));
     if !device.exists() && !aside.exists() {
         bail!("{} has no simulated GPU {index}: make the cluster with `up --gpus N`", dir.display());
@@ -138,7 +138,7 @@ fn write_readings(device: &Path, now: &SimulatedReadings) -> Result<()> {
     Ok(fs::rename(&part, &file)?)
 }
 
-/// Their lines for the agent's configuration: two islands, each with one half.
+/// The lines about these GPUs for the agent's configuration: two islands, each with half of them.
 pub fn config(devices: &[PathBuf]) -> String {
     let mut text = String::new();
     if !devices.is_empty() {

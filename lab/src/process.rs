@@ -32,8 +32,8 @@ impl Identity {
         Ok(Self { pid, start_ticks, boot_id: boot_id()? })
     }
 
-    /// Whether exactly this process still runs. A process whose first thread has ended shows as a zombie, but runs
-    /// while another thread does: it still holds its locks and sockets.
+    /// Whether exactly this process still runs. A process whose first thread has ended shows as a zombie, but has its
+    /// locks and sockets as long as another thread runs.
     pub fn alive(&self) -> bool {
         // A child of ours must be reaped first; for other processes this changes nothing.
         let _ = waitpid(Pid::from_raw(self.pid), Some(WaitPidFlag::WNOHANG));

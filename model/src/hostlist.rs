@@ -82,7 +82,7 @@ pub fn count(text: &str) -> Result<usize, HostlistError> {
 /// The first name that [`in_order`] gives; `None`: the text is no list.
 pub fn first(text: &str) -> Option<NodeId> {
     let mut first = None;
-    // It is refused behind its first part, which is all that is wanted.
+    // The error stops the reading after the first part.
     let _refused = read(text, |part| {
         first = match part {
             Part::Name(name) => name.parse().ok(),
@@ -153,7 +153,7 @@ fn range<'a>(prefix: &'a str, numbers: &str) -> Option<Range<'a>> {
 /// length, then number. Numbers with different zero padding are not in one range.
 pub fn fold<'a>(nodes: impl IntoIterator<Item = &'a NodeId>) -> String {
     let mut names: Vec<(&str, Option<&str>)> = nodes.into_iter().map(|n| split(n.as_str())).collect();
-    names.sort_by_key(|name| place(*name));
+    names.sort_by_key(|name| sort_key(*name));
     names.dedup();
     fold_split(&names)
 }
@@ -161,25 +161,25 @@ pub fn fold<'a>(nodes: impl IntoIterator<Item = &'a NodeId>) -> String {
 /// The nodes in the order of [`fold`]: `n2` comes before `n10`.
 pub fn by_name<'a>(nodes: impl IntoIterator<Item = &'a NodeId>) -> Vec<&'a NodeId> {
     let mut nodes: Vec<&NodeId> = nodes.into_iter().collect();
-    nodes.sort_by_key(|node| place(split(node.as_str())));
+    nodes.sort_by_key(|node| sort_key(split(node.as_str())));
     nodes
 }
 
-/// The most of these nodes that follow each other among `all`, by their names.
+/// The length of the longest run of these nodes in `all`, in the order of their names.
 pub fn longest_run<'a>(all: impl IntoIterator<Item = &'a NodeId>, nodes: &BTreeSet<&NodeId>) -> usize {
     by_name(all).split(|node| !nodes.contains(node)).map(<[&NodeId]>::len).max().unwrap_or(0)
 }
 
-/// Whether these nodes, which are all among `all`, follow each other there by their names.
+/// Whether these nodes of `all` follow each other there, in the order of their names.
 pub fn are_in_a_row<'a>(all: impl IntoIterator<Item = &'a NodeId>, nodes: &BTreeSet<&'a NodeId>) -> bool {
-    let places = || nodes.iter().map(|node| place(split(node.as_str())));
-    let (Some(first), Some(last)) = (places().min(), places().max()) else { return true };
-    let is_between = |node: &&NodeId| (first..=last).contains(&place(split(node.as_str())));
+    let keys = || nodes.iter().map(|node| sort_key(split(node.as_str())));
+    let (Some(first), Some(last)) = (keys().min(), keys().max()) else { return true };
+    let is_between = |node: &&NodeId| (first..=last).contains(&sort_key(split(node.as_str())));
     all.into_iter().filter(is_between).count() == nodes.len()
 }
 
-/// Where a split name is among others.
-fn place<'n>((prefix, digits): (&'n str, Option<&'n str>)) -> (&'n str, Option<(usize, &'n str)>) {
+/// The sort key of a split name.
+fn sort_key<'n>((prefix, digits): (&'n str, Option<&'n str>)) -> (&'n str, Option<(usize, &'n str)>) {
     (prefix, digits.map(|digits| (digits.len(), digits)))
 }
 

@@ -96,7 +96,7 @@ pub enum NoSuchStdin {
     Unknown { asked: String },
     #[error("standard input for rank {rank}: the launch has {ranks} ranks, the first is 0")]
     Rank { rank: u32, ranks: u32 },
-    #[error("standard input for a launch whose first rank has a terminal: that is its standard input")]
+    #[error("standard input cannot be sent to a launch whose first rank has a terminal: give none")]
     Terminal,
 }
 

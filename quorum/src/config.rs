@@ -61,8 +61,8 @@ pub struct QuorumConfig {
     /// a short silence.
     pub sensitive_degraded_after_ms: u64,
     pub sensitive_down_after_ms: u64,
-    /// The limit for Down for nodes with work of a vCluster that they no longer belong to, because
-    /// the vCluster that owns them waits.
+    /// The limit for Down for nodes with work of a vCluster to which they no longer belong: it may be
+    /// shorter, because the vCluster that owns them waits for them.
     pub borrowed_down_after_ms: u64,
     /// How much longer a node stays Degraded if it is silent here but other agents reach it, in
     /// milliseconds: it has lost its connection to the quorum, but is alive. 0: other agents are
@@ -90,7 +90,7 @@ pub struct QuorumConfig {
     /// then it is quarantined, and an operator must check it. The leader's value applies. 1 to
     /// 31,536,000 (a year).
     pub drift_remediation_seconds: u64,
-    /// The same for a node that has had sensitive work since then.
+    /// The same for a node that has had sensitive work since it drifted.
     pub drift_remediation_sensitive_seconds: u64,
     /// The URL to which events of nodes are sent with HTTP POST: `https://…` or `http://…`, see
     /// `docs/how-to/operators/notifications.md`. The same on every member; the leader sends. Empty:
@@ -109,7 +109,7 @@ pub struct QuorumConfig {
     /// `docs/how-to/operators/mail.md`. The same on every member; the leader runs it. Empty: none, and whoever submits
     /// work with `--mail-type` gets a warning.
     pub mail_hook: PathBuf,
-    /// The user as whom it runs, if this member runs as root. It must exist on the machine.
+    /// The user that runs `mail_hook`, if this member runs as root. It must exist on the machine.
     pub mail_hook_user: String,
     /// Timeout of the program for one mail, in seconds. 1 to 600.
     pub mail_hook_seconds: u64,
@@ -280,7 +280,7 @@ impl QuorumConfig {
 
     fn validate_members(&self) -> Result<(), InvalidConfig> {
         if self.id == 0 {
-            return invalid("id", "members are counted from 1");
+            return invalid("id", "a member's id is at least 1");
         }
         if self.cluster.is_empty() || self.cluster.len() > 63 || self.cluster.chars().any(char::is_control) {
             return invalid("cluster", "1 to 63 bytes without control characters");
@@ -296,7 +296,7 @@ impl QuorumConfig {
         }
         let ids: BTreeSet<u64> = self.members.iter().map(|m| m.id).collect();
         if ids.len() != self.members.len() || ids.contains(&0) {
-            return invalid("members", "each needs an id of its own, counted from 1");
+            return invalid("members", "each member needs an id of its own, at least 1");
         }
         if !ids.contains(&self.id) {
             return Err(InvalidConfig { field: "members", why: format!("this member ({}) is not among them", self.id) });

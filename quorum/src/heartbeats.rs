@@ -178,7 +178,7 @@ mod tests {
         };
         assert!(send(&mut sent, 1, 1, "a", false) && send(&mut sent, 1, 1, "a", true), "until it arrives");
         assert!(!send(&mut sent, 1, 1, "a", true));
-        assert!(send(&mut sent, 1, 1, "b", true), "another word");
+        assert!(send(&mut sent, 1, 1, "b", true), "another reason");
         assert!(send(&mut sent, 1, 2, "b", true), "another life");
         assert!(!send(&mut sent, 1, 2, "b", true));
         assert!(send(&mut sent, 2, 2, "b", true), "another term");

@@ -4,7 +4,7 @@ use crate::draft::Draft;
 use lattice_model::{Allocation, AllocationId, NodeId, OnIsolation};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The nodes on which attempts that lost their claims are not known to have ended.
+/// For each allocation, the nodes where an attempt that lost its claim may still run.
 pub struct Settling<'a>(BTreeMap<AllocationId, BTreeSet<&'a NodeId>>);
 
 impl<'a> Settling<'a> {

@@ -286,8 +286,8 @@ impl<L: Ledger> Follower<L> {
 
     fn report_old_copy(&self, position: u64, confirmed: u64) {
         let why = format!(
-            "the database lacks ends {} to {confirmed}, which it had before: it is an older copy, and goes on; copy them into it from a \
-             newer one",
+            "the database lacks ended work {} to {confirmed}, which it had before: it was restored from an older copy. New ended work is \
+             stored in it; copy the missing part into it from a newer copy",
             position + 1
         );
         tracing::error!(%why, "the accounting store lacks ended work");

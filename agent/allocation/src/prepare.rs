@@ -64,7 +64,7 @@ pub(super) enum PrepareError {
     ImageCancelled,
     #[error("the task that prepares it panicked or was cancelled: {0}")]
     Broke(#[from] JoinError),
-    #[error("{}: what listens there is not the shim: {source}", .socket.display())]
+    #[error("{}: another process than the shim listens there: {source}", .socket.display())]
     NotTheShim { socket: PathBuf, source: NotOurs },
     #[error(transparent)]
     Identity(#[from] Mismatch),

@@ -1,4 +1,4 @@
-//! Signals to the work of one allocation on this node for which the shim's answer is pending.
+//! Signals to one allocation's work on this node that the shim has not answered yet.
 
 use lattice_registry::SendSignal;
 use lattice_runtime::shim::ToShim;
@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 pub(super) struct Signals(BTreeMap<u64, oneshot::Sender<u32>>);
 
 impl Signals {
-    /// The message that asks the shim, once.
+    /// Registers a signal as unanswered; returns the message for the shim.
     pub(super) fn begin(&mut self, SendSignal { signal, to, answer }: SendSignal) -> ToShim {
         // Drop requests whose callers have gone.
         self.0.retain(|_, waiting| !waiting.is_closed());

@@ -126,7 +126,7 @@ pub enum PlaceError {
     PathTooLong { name: String },
     #[error("the paths of its files are too many and too long together: pack them, with tar")]
     PathsTooLong,
-    #[error("{name} is a symbolic link: save files and directories alone")]
+    #[error("{name} is a symbolic link: save only files and directories")]
     SymbolicLink { name: String },
 }
 

@@ -46,7 +46,7 @@ pub enum BeginError {
     NotHere { allocation: AllocationId },
     #[error("allocation {} belongs to {owner}", .allocation.short())]
     NotTheOwner { allocation: AllocationId, owner: String },
-    #[error("allocation {} was submitted without --checkpoint: it does not say how it is asked to save itself", .allocation.short())]
+    #[error("allocation {} was submitted without --checkpoint, so it cannot be asked to save itself", .allocation.short())]
     NoPolicy { allocation: AllocationId },
     #[error(transparent)]
     Unavailable(#[from] CheckpointsUnavailable),
@@ -55,8 +55,8 @@ pub enum BeginError {
     #[error(transparent)]
     NotRunning(#[from] NotRunning),
     #[error(
-        "checkpoint {id} was made before, under epoch {epoch}, and another may be in force since: `lattice checkpoint list` shows them; \
-         `lattice checkpoint create` asks for a new one"
+        "checkpoint {id} was made before, under epoch {epoch}, and a newer one may have replaced it: `lattice checkpoint list` shows all; \
+         `lattice checkpoint create` makes a new one"
     )]
     MadeBefore { id: CheckpointId, epoch: Epoch },
     #[error("checkpoint {id} was made before: {source}")]
@@ -104,14 +104,14 @@ pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Rece
             let committed = context.cluster.borrow().allocations.get(&allocation).and_then(|a| a.checkpoint.clone());
             // The id was used under the earlier claim, and the allocation has run again since.
             if let Some(made) = committed.as_ref().filter(|made| made.id == id) {
-                return Ok(answered(ended(made)));
+                return Ok(answered(completed_item(made)));
             }
             let last = known.and_then(|head| complete(&head.view.borrow()).map(|done| done.id));
             let parent = last.or_else(|| committed.as_deref().or(share.restore.as_ref()).map(|before| before.id));
             let nodes = share.nodes.to_vec();
             let length_ms = open.length_ms.clamp(DEADLINE_MS.0, DEADLINE_MS.1);
             let state = Checkpointing::begin(id, epoch, parent, nodes, length_ms, checkpoints.settings().deferral_ms_max(), boottime_ms());
-            // Meanwhile the nodes are looked at; they are asked only once the id is known to be
+            // The task examines the nodes meanwhile; it asks them only once the id is known to be
             // unused.
             let (new, is_new) = oneshot::channel();
             let view = checkpoints.drive(context, &share, handle.dir(), state, Some(is_new));
@@ -136,9 +136,9 @@ pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Rece
     Ok(items)
 }
 
-/// Refuses an id that a checkpoint already has. Returns whether the id is known to be unused. If
-/// the store is unreachable that is unknown: then writing the manifest will refuse a used id, and
-/// what exists under it must not be removed.
+/// Refuses an id that a checkpoint already has. Returns whether the id is known to be unused:
+/// `false` if the store is unreachable. Then writing the manifest refuses a used id, and nothing
+/// that is stored under the id may be removed.
 async fn unused(context: &Shared, share: &DesiredShare, id: CheckpointId) -> Result<bool, BeginError> {
     let (store, owner) = (context.checkpoints.store()?, owner_of(share));
     let Ok(found) = tokio::time::timeout(STORE_ANSWER_TIMEOUT, store.manifest(&owner, id)).await else { return Ok(false) };
@@ -157,8 +157,8 @@ async fn unused(context: &Shared, share: &DesiredShare, id: CheckpointId) -> Res
     }
 }
 
-/// The end of a checkpoint that the quorum has.
-fn ended(made: &CheckpointRef) -> CheckpointItem {
+/// The last item about a checkpoint that the quorum has recorded.
+fn completed_item(made: &CheckpointRef) -> CheckpointItem {
     let (id, state) = (*made.id.0.as_bytes(), "complete".to_owned());
     CheckpointItem::Ended { id, state, why: String::new(), complete: true, step: made.step, bytes: made.bytes }
 }
@@ -231,9 +231,9 @@ fn item(state: &Checkpointing) -> CheckpointItem {
 }
 
 /// Writes the state for the next start of the agent. It need not survive a crash of the machine,
-/// because the work ends with that as well. `then` runs on the same thread after the write, and is
-/// not waited for.
-async fn write_down(tasks: &Tasks, dir: &ShimDir, state: &Checkpointing, then: impl FnOnce() + Send + 'static) -> io::Result<()> {
+/// because that ends the work, too. `then` runs on the same thread after the write; this does not
+/// wait for it.
+async fn write_state(tasks: &Tasks, dir: &ShimDir, state: &Checkpointing, then: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let (path, json) = (dir.checkpoint(), serde_json::to_vec(state).map_err(io::Error::other)?);
     let (done, written) = oneshot::channel();
     tasks.spawn_blocking(move || {
@@ -247,13 +247,13 @@ async fn write_down(tasks: &Tasks, dir: &ShimDir, state: &Checkpointing, then: i
 }
 
 /// The stored state, if it belongs to this claim.
-async fn written_down(dir: &ShimDir, epoch: Epoch) -> Option<Checkpointing> {
+async fn read_state(dir: &ShimDir, epoch: Epoch) -> Option<Checkpointing> {
     let path = dir.checkpoint();
     let bytes = tokio::task::spawn_blocking(move || std::fs::read(path)).await.ok()?.ok()?;
     match serde_json::from_slice::<Checkpointing>(&bytes) {
         Ok(state) => Some(state).filter(|state| state.epoch == epoch),
         Err(error) => {
-            tracing::warn!(path = %dir.checkpoint().display(), %error, "the state of a checkpoint cannot be read: it is given up");
+            tracing::warn!(path = %dir.checkpoint().display(), %error, "the state of a checkpoint cannot be read, so it is given up");
             None
         }
     }
@@ -266,7 +266,7 @@ impl Checkpoints {
         if share.spec.checkpoint.is_none() || self.head_of(share.allocation, share.epoch).is_some() {
             return;
         }
-        if let Some(mut state) = written_down(dir, share.epoch).await {
+        if let Some(mut state) = read_state(dir, share.epoch).await {
             // The earlier run may have reported to the quorum without being able to record that.
             state.may_be_recorded |= matches!(state.phase, CheckpointPhase::Verifying { .. } | CheckpointPhase::Committing { .. });
             tracing::info!(allocation = %share.allocation, checkpoint = %state.id, phase = state.text(), "a checkpoint of an earlier run of this agent is resumed");
@@ -292,7 +292,7 @@ impl Checkpoints {
             return there.view.clone();
         }
         let (id, reported, over) = (state.id, state.may_be_recorded, state.end().is_some());
-        let came_to_nothing = over && complete(&state).is_none();
+        let has_failed = over && complete(&state).is_none();
         let (out, view) = watch::channel(state.clone());
         heads.insert(share.allocation, Head { epoch: share.epoch, view: view.clone() });
         if !over {
@@ -310,8 +310,8 @@ impl Checkpoints {
                 order: watch::channel(Order::Wait).0,
             };
             context.tasks.spawn(driver.run(queue));
-        } else if came_to_nothing {
-            // The run of the agent that ended it may not have removed what it left.
+        } else if has_failed {
+            // The agent may have stopped before it removed the failed checkpoint's files.
             let (tasks, context, share) = (&context.tasks, Arc::clone(context), Arc::clone(share));
             tasks.spawn(async move { late::discard(&context, &share, id, reported).await });
         }
@@ -334,15 +334,15 @@ struct Driver {
     dir: ShimDir,
     state: Checkpointing,
     out: watch::Sender<Checkpointing>,
-    /// Present until the store was asked whether the id is used; `false`: that is unknown. Closed
-    /// without a value: the id is used, or the caller is gone.
+    /// Receives whether the id is known to be unused; `None` after that. Closed without a value: the
+    /// id is used, or the caller is gone.
     is_new: Option<oneshot::Receiver<bool>>,
     events: mpsc::Sender<CheckpointEvent>,
     /// Tasks of the present state; aborted with it.
     work: JoinSet<()>,
     /// Tasks that ask the nodes in the present round.
     asked: JoinSet<()>,
-    /// The present order to them.
+    /// The present order to the nodes.
     order: watch::Sender<Order>,
 }
 
@@ -354,7 +354,7 @@ impl Driver {
         let (context, share) = (Arc::clone(&self.context), Arc::clone(&self.share));
         let mut superseded = Box::pin(late::superseded(&context, &share));
         // A checkpoint that no node was asked to save has nothing in the store.
-        let mut may_be_there = self.is_new.is_none();
+        let mut may_be_in_store = self.is_new.is_none();
         let mut steps = self.state.resume();
         loop {
             for step in steps {
@@ -363,8 +363,8 @@ impl Driver {
             if let Some(end) = self.state.end() {
                 self.context.checkpoints.counts().checkpoint(end, begun.elapsed());
                 tracing::info!(%allocation, checkpoint = %self.state.id, end = self.state.text(), "a checkpoint is over");
-                self.farewell().await;
-                if may_be_there && complete(&self.state).is_none() {
+                self.wait_for_stopped_nodes().await;
+                if may_be_in_store && complete(&self.state).is_none() {
                     late::discard(&self.context, &self.share, self.state.id, self.state.may_be_recorded).await;
                 }
                 return;
@@ -373,9 +373,9 @@ impl Driver {
             let event = tokio::select! {
                 Some(event) = queue.recv() => event,
                 () = sleep(wakes) => CheckpointEvent::Clock,
-                known = looked(&mut self.is_new) => {
+                known = id_answer(&mut self.is_new) => {
                     if !self.accept_id(known) {
-                        return self.farewell().await;
+                        return self.wait_for_stopped_nodes().await;
                     }
                     steps = Vec::new();
                     continue;
@@ -402,19 +402,19 @@ impl Driver {
             let before = self.state.clone();
             let only_progress = matches!(event, CheckpointEvent::Progressed { .. });
             steps = self.state.handle(boottime_ms(), event);
-            // Nothing was done yet for a checkpoint in this phase: if the agent ends here, the
+            // This phase is not stored, because it has changed nothing: if the agent ends here, the
             // caller asks again.
             if only_progress || matches!(self.state.phase, CheckpointPhase::Asking { .. }) {
                 self.out.send_replace(self.state.clone());
             } else if self.state != before {
                 if self.is_new.is_some() {
-                    let known = looked(&mut self.is_new).await;
+                    let known = id_answer(&mut self.is_new).await;
                     if !self.accept_id(known) {
-                        return self.farewell().await;
+                        return self.wait_for_stopped_nodes().await;
                     }
                 }
-                self.write_down().await;
-                may_be_there |= matches!(self.state.phase, CheckpointPhase::Saving { .. });
+                self.save_state().await;
+                may_be_in_store |= matches!(self.state.phase, CheckpointPhase::Saving { .. });
                 // A state that could not be written ends the checkpoint: its steps are not taken.
                 if self.state.end().is_some() {
                     steps = self.state.resume();
@@ -447,31 +447,30 @@ impl Driver {
     }
 
     /// Waits until the reachable nodes have learned that the round is over.
-    async fn farewell(&mut self) {
+    async fn wait_for_stopped_nodes(&mut self) {
         let all_ended = async { while self.asked.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(STOP_DELIVERY_MAX, all_ended).await;
     }
 
-    /// Writes the state: until it is on disk, nothing is done in it except looking at the nodes. If
-    /// that fails the checkpoint is given up, unless it is complete and only its report to the
-    /// quorum is outstanding.
-    async fn write_down(&mut self) {
+    /// Writes the state before anything is done in it. If that fails, the checkpoint is given up,
+    /// unless it is complete and only its report to the quorum is outstanding.
+    async fn save_state(&mut self) {
         pass(&self.state, false);
         let (context, allocation, state) = (Arc::clone(&self.context), self.share.allocation, self.state.clone());
-        // The thread that has just written the permission asks this node's own work. The other
-        // nodes get the order meanwhile.
+        // The thread that wrote the state asks this node's own work. The other nodes get the order
+        // meanwhile.
         let then = move || {
             if matches!(state.phase, CheckpointPhase::Saving { .. }) {
                 pass(&state, true);
                 context.checkpoints.0.parts.act(allocation, (state.epoch, state.id, state.round));
             }
         };
-        let written = write_down(&self.context.tasks, &self.dir, &self.state, then).await;
+        let written = write_state(&self.context.tasks, &self.dir, &self.state, then).await;
         if let Err(error) = &written
             && self.state.end().is_none()
             && !matches!(self.state.phase, CheckpointPhase::Committing { .. })
         {
-            let why = format!("it cannot be written down on {}: {error}", self.context.me);
+            let why = format!("its state cannot be written on {}: {error}", self.context.me);
             self.state.phase = CheckpointPhase::Ended(CheckpointEnd::Failed { why });
         }
         if let Err(error) = written {
@@ -484,15 +483,15 @@ impl Driver {
         self.out.send_replace(self.state.clone());
     }
 
-    /// Removes the stored state, which needs no space: a restarted agent must not resume a checkpoint
-    /// that was reported to the user as failed.
+    /// Removes the stored state, which works on a full disk, too: a restarted agent must not resume a
+    /// checkpoint that was reported to the user as failed.
     async fn forget(&self) {
         // The state of an earlier checkpoint stays.
-        if written_down(&self.dir, self.state.epoch).await.is_none_or(|there| there.id != self.state.id) {
+        if read_state(&self.dir, self.state.epoch).await.is_none_or(|there| there.id != self.state.id) {
             return;
         }
         if let Err(error) = tokio::fs::remove_file(self.dir.checkpoint()).await {
-            tracing::warn!(allocation = %self.share.allocation, %error, "an earlier state of a checkpoint that was given up stays");
+            tracing::warn!(allocation = %self.share.allocation, %error, "the state of a failed checkpoint could not be removed");
         }
     }
 
@@ -525,7 +524,7 @@ impl Driver {
             CheckpointStep::Write { .. } => {
                 let (context, share, state) = (Arc::clone(&self.context), Arc::clone(&self.share), self.state.clone());
                 let events = self.events.clone();
-                self.work.spawn(async move { drop(events.send(written(&context, &share, &state).await).await) });
+                self.work.spawn(async move { drop(events.send(write_manifest(&context, &share, &state).await).await) });
             }
             CheckpointStep::Commit { checkpoint } => {
                 let (context, share, events) = (Arc::clone(&self.context), Arc::clone(&self.share), self.events.clone());
@@ -554,9 +553,9 @@ async fn sleep(time: Option<Duration>) {
     }
 }
 
-/// The store's answer about the id; `None`: there will be none. Pending for ever if it was given
-/// before.
-async fn looked(is_new: &mut Option<oneshot::Receiver<bool>>) -> Option<bool> {
+/// Waits for the store's answer about the id; `None`: no answer will come. Pending for ever if the
+/// answer was taken before.
+async fn id_answer(is_new: &mut Option<oneshot::Receiver<bool>>) -> Option<bool> {
     match is_new {
         Some(is_new) => is_new.await.ok(),
         None => std::future::pending().await,
@@ -584,7 +583,7 @@ fn pass(state: &Checkpointing, written: bool) {
 }
 
 /// Writes the manifest, retrying as long as necessary.
-async fn written(context: &Shared, share: &DesiredShare, state: &Checkpointing) -> CheckpointEvent {
+async fn write_manifest(context: &Shared, share: &DesiredShare, state: &Checkpointing) -> CheckpointEvent {
     let CheckpointPhase::Verifying { saved, .. } = &state.phase else { return CheckpointEvent::Clock };
     let owner = owner_of(share);
     let mut manifest = Manifest::made(owner.allocation, state, saved, (&share.owner.name, share.owner.uid), wall_ms());
@@ -616,7 +615,7 @@ struct Asking {
 }
 
 impl Asking {
-    /// Runs until the order is to stop, and the node has received that.
+    /// Runs until the order is to stop, and the node has received that order.
     async fn run(self) {
         while *self.order.borrow() != Order::Stop {
             if self.node == self.context.me {

@@ -31,8 +31,8 @@ pub enum RestoreError {
 }
 
 /// Downloads this node's part of `from` to where the work looks for it. Idempotent. While the store
-/// is unreachable it waits, until the store is back or the allocation is cancelled: that is no
-/// fault of this node, and another node would find the store unreachable as well.
+/// is unreachable, it waits for the store or for the allocation's cancellation: another node would
+/// not reach the store either.
 pub async fn restore(
     context: &Handles,
     share: &DesiredShare,
@@ -87,11 +87,11 @@ async fn try_restore(context: &Handles, share: &DesiredShare, from: &CheckpointR
     let part = Part { owner, id: from.id, epoch: manifest.epoch, round: manifest.round, index, node: entry.node.clone() };
     let files = means.store.node_manifest(&part, entry).await?.map(|node| node.files).unwrap_or_default();
     let (directories, allocation) = (means.directories.clone(), share.allocation);
-    let root = blocking(move || directories.restoring(allocation)).await?;
+    let root = run_in_directory(move || directories.restoring(allocation)).await?;
     failpoint::pass(Point::RestoreBegun);
     download_all(&means.store, &part, &files, &root).await?;
     let (directories, user) = (means.directories.clone(), share.owner.clone());
-    blocking(move || {
+    run_in_directory(move || {
         let found: Vec<Found> = files.into_iter().map(|f| Found { path: f.path, mode: f.mode, size: f.size }).collect();
         give_all(&root, &found, &user).map_err(|source| DirectoryError::GiveRestored { path: root.clone(), source })?;
         directories.restored(allocation, &root)
@@ -101,37 +101,37 @@ async fn try_restore(context: &Handles, share: &DesiredShare, from: &CheckpointR
     Ok(())
 }
 
-async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T, DirectoryError> + Send + 'static) -> Result<T, StoreError> {
-    unblocked(move || act().map_err(StoreError::Directory)).await
+async fn run_in_directory<T: Send + 'static>(act: impl FnOnce() -> Result<T, DirectoryError> + Send + 'static) -> Result<T, StoreError> {
+    run_blocking(move || act().map_err(StoreError::Directory)).await
 }
 
-/// Creates directories first, in their order: each is listed before its content.
+/// Creates the directories first, in the order of the list: it has each before its content.
 async fn download_all(store: &CheckpointStore, part: &Part, files: &[FileEntry], root: &Path) -> Result<(), StoreError> {
     let (directories, at) = (files.iter().filter(|f| f.size.is_none()).cloned().collect::<Vec<_>>(), root.to_owned());
-    unblocked(move || directories.iter().try_for_each(|entry| laid(&at, entry).map(drop))).await?;
+    run_blocking(move || directories.iter().try_for_each(|entry| create_entry(&at, entry).map(drop))).await?;
     let mut downloads = Vec::new();
     for entry in files.iter().filter(|entry| entry.size.is_some()) {
         let (store, part, entry, root) = (store.clone(), part.clone(), entry.clone(), root.to_owned());
         downloads.push(async move {
             let to = entry.clone();
-            let file = unblocked(move || laid(&root, &to)).await?;
+            let file = run_blocking(move || create_entry(&root, &to)).await?;
             store.download(&part, &entry, file).await
         });
     }
     futures::stream::iter(downloads).buffer_unordered(FILES_AT_ONCE).try_collect::<()>().await
 }
 
-async fn unblocked<T: Send + 'static>(act: impl FnOnce() -> Result<T, StoreError> + Send + 'static) -> Result<T, StoreError> {
+async fn run_blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T, StoreError> + Send + 'static) -> Result<T, StoreError> {
     tokio::task::spawn_blocking(act).await.unwrap_or_else(|broke| Err(StoreError::Unfit(format!("restoring failed: {broke}"))))
 }
 
-fn laid(root: &Path, entry: &FileEntry) -> Result<Option<File>, StoreError> {
+fn create_entry(root: &Path, entry: &FileEntry) -> Result<Option<File>, StoreError> {
     let failed = |source| StoreError::Io { what: entry.path.clone(), source };
     lay_down(root, &entry.path, entry.mode, entry.size.is_none()).map_err(failed)
 }
 
-/// What of a checkpoint differs from what was stored, for people; empty: nothing. An error is one
-/// of the store.
+/// Compares a checkpoint's stored files with its manifest; returns the differences as text for
+/// people. An error is one of the store.
 pub async fn verify(store: &CheckpointStore, owner: &Owner, manifest: &Manifest) -> Result<Vec<String>, StoreError> {
     let mut wrong = Vec::new();
     for (index, entry) in manifest.nodes.iter().enumerate() {

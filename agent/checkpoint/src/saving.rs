@@ -1,10 +1,10 @@
-//! Which work is saving itself now, whoever asked it to: the heads know, and the broker asks them.
+//! Which work is saving itself now, whoever asked it to: the broker asks the heads, which know it.
 //!
 //! ```text
-//!   broker ──Open::Saving──▶ the heads of work with --checkpoint, each once a round ──▶ which allocations of theirs
+//!   broker ──Open::Saving──▶ the heads of work with --checkpoint, each once a round ──▶ their allocations that are saving
 //! ```
 //!
-//! The broker uses this only to decide whose turn it is to write to the store. A head that does not
+//! The broker uses this only to decide which work may write to the store next. A head that does not
 //! answer in time counts as having nothing to report.
 
 use super::handles::{Handles, Shared};

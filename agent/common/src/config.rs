@@ -221,7 +221,7 @@ pub enum AgentConfigError {
     Measuring(#[from] MeasuringSettingsError),
     #[error(transparent)]
     Accounting(#[from] AccountingSettingsError),
-    #[error("simulated_gpus: they are for labs, and need work.allow_root; a node shows no GPU that is not there")]
+    #[error("simulated_gpus: simulated GPUs are for labs, which set work.allow_root: remove them from this file")]
     SimulatedGpus,
     #[error("the role scheduler needs the role api beside it: it proposes claims with the api certificate")]
     SchedulerWithoutApi,

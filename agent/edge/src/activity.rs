@@ -81,7 +81,7 @@ pub(super) struct OpenRequest {
 }
 
 impl OpenRequest {
-    /// Whether a piece of the answer waits for its reader: after it was handed on, and until the next one is asked for.
+    /// Sets since when a piece of the answer waits for its reader, which asks for the next piece when it has read it.
     pub(super) fn waits_for_reader(&self, since: Option<Instant>) {
         if let Some(waits) = self.activity.0.lock().open.get_mut(&self.number) {
             *waits = since;
@@ -125,7 +125,7 @@ mod tests {
         slow.waits_for_reader(Some(began));
         assert_eq!([examine(59), examine(60)], [Ok(CHECK_INTERVAL), Err(Useless::SlowReader)]);
         slow.waits_for_reader(None);
-        assert_eq!(examine(1000), Ok(CHECK_INTERVAL), "it has read, and waits for news");
+        assert_eq!(examine(1000), Ok(CHECK_INTERVAL), "it has read all, and waits for more");
     }
 
     #[tokio::test]

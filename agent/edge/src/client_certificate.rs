@@ -20,7 +20,7 @@ pub(super) struct ServiceCertificate {
 }
 
 impl ServiceCertificate {
-    /// The certificate of a chain that the cluster's authority vouches for; `None`: it is of no service account.
+    /// Reads the certificate of a chain that TLS has verified; `None`: it is not a service account's.
     pub(super) fn of(chain: &[CertificateDer<'_>], revoked: RevocationList) -> Option<Self> {
         let shown = Shown::from_certificates(chain).ok()?;
         let account = shown.caller.account()?.to_owned();
@@ -51,11 +51,11 @@ impl ServiceCertificate {
         if account == self.account {
             return Ok(());
         }
-        let text = format!("the token is of {account}, and the certificate {} of {}", self.name(), self.account);
+        let text = format!("the token is for account {account}, but the certificate {} is for account {}", self.name(), self.account);
         Err(Refusal::denied(format!("{text}\nhint: send a token of {}, or none", self.account)))
     }
 
-    /// Returns when the certificate is revoked. One that is revoked already gets its refusals in words instead.
+    /// Returns when the certificate is revoked; never, if it was before: then [`Self::check`] refuses each request.
     pub(super) async fn until_revoked(&self) {
         if self.revoked.check(&self.shown).is_err() {
             pending::<()>().await;
@@ -64,7 +64,7 @@ impl ServiceCertificate {
     }
 }
 
-/// Where each caller needs a certificate of a service account.
+/// The refusal of a caller without a certificate, where each caller needs one.
 pub(super) fn none_presented() -> Refusal {
     Refusal::denied(
         "a certificate of a service account is needed here\n\

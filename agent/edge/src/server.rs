@@ -31,7 +31,7 @@ use tokio_util::task::TaskTracker;
 /// Why the API cannot be served on the network.
 #[derive(Debug, Error)]
 pub enum EdgeError {
-    #[error("api.listen: {address} cannot be listened on; choose another address, or end what listens there")]
+    #[error("api.listen: cannot listen on {address}; choose another address, or stop the program that listens there")]
     Listen {
         address: SocketAddr,
         #[source]
@@ -43,7 +43,7 @@ pub enum EdgeError {
 
 /// The subject of the node's problem while tokens of the identity provider cannot be checked.
 const PROVIDER_PROBLEM: &str = "identity provider";
-/// How often that is examined.
+/// How often the identity provider is checked.
 const PROVIDER_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What the server needs of the agent.

@@ -11,9 +11,9 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-/// How many bytes are still read.
+/// How many bytes of the rest are read.
 const REST_BYTES_MAX: usize = 64 * 1024;
-/// How long that may take.
+/// How long reading the rest may take.
 const REST_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// A request's body. If it is dropped before its end, a task reads what is left.
@@ -78,7 +78,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// A body of so many pieces of 1 KiB, which counts those that were read.
+    /// A body of `left` pieces of 1 KiB, which counts the pieces that were read.
     struct Pieces {
         left: usize,
         read: Arc<AtomicUsize>,

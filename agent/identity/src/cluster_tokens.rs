@@ -1,5 +1,5 @@
 //! Tokens of the cluster: their records are in the quorum. An agent caches a record for 10 s, so a
-//! revocation holds everywhere after that at the latest.
+//! revocation takes effect everywhere within 10 s.
 
 use crate::identified::{Identified, IdentifiedBy, Refused};
 use crate::recent::Recent;
@@ -22,11 +22,11 @@ use tokio::time::timeout;
 const RECORD_TIME: Duration = Duration::from_secs(10);
 /// Number of cached records.
 const RECORDS_MAX: usize = 10_000;
-/// Number of cached ids that no token has: so a program with a revoked token does not ask the
-/// quorum each time. They are apart from the records, which a guesser of ids cannot displace.
+/// Number of cached ids without a record, so that a revoked token does not cost a request to the
+/// quorum each time. Somebody who guesses ids cannot displace records, which have another cache.
 const UNKNOWN_MAX: usize = 1_000;
-/// Number of questions to the quorum at a time. Those about one token wait for each other, and then
-/// use its answer.
+/// Number of questions to the quorum at a time. Callers with the same token wait for the first one
+/// and use its answer.
 const LANES: usize = 64;
 /// Timeout of one question to the quorum.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(4);
@@ -96,8 +96,8 @@ impl ClusterTokens {
         if let Some(record) = self.cached(id) {
             return Ok(record);
         }
-        // The record may be revoked while its answer is on the way: its time counts from the
-        // question.
+        // The record may be revoked while the answer is under way: it is cached from the question
+        // on.
         let asked_at = Instant::now();
         let record = (self.ask)(id).await.map_err(Refused::Unavailable)?.map(Arc::new);
         let (mut cache, now) = (self.cache.lock(), Instant::now());
@@ -133,7 +133,7 @@ fn check(record: &AccessToken, token: &Token, now: Timestamp) -> Result<Identifi
     }
 }
 
-/// Compares two hashes in a time that does not depend on them: ring compares codes so.
+/// Compares two hashes in constant time, as ring compares codes (HMAC).
 fn is_same(one: &[u8], other: &[u8]) -> bool {
     let key = hmac::Key::new(hmac::HMAC_SHA256, b"lattice: equality of two hashes");
     hmac::verify(&key, one, hmac::sign(&key, other).as_ref()).is_ok()

@@ -62,8 +62,8 @@ impl Memberships {
         Self { ask, known, lanes: std::array::from_fn(|_| tokio::sync::Mutex::new(())) }
     }
 
-    /// The tenants with members of which the account is one, and its default. None while the quorum does not answer: a
-    /// limit must not keep everybody out.
+    /// The tenants that have the account as a member, and its default tenant. Empty while the quorum does not answer: a
+    /// limit must not lock everybody out.
     pub(crate) async fn of(&self, account: &Principal) -> Arc<BTreeSet<String>> {
         let key = (account.uid, account.name.clone());
         match self.cached(&key) {

@@ -32,8 +32,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
-/// Time until the next look after one that failed or differed from the one before, if the period is
-/// longer.
+/// Time until the next look after a look that failed or found a change, unless the period is
+/// shorter.
 const FAILED_PERIOD: Duration = Duration::from_secs(60);
 /// How many requests of operators may wait for a look.
 const ASKING_MAX: usize = 16;
@@ -149,7 +149,7 @@ impl Conforming {
         let mut waiting = Vec::new();
         loop {
             let before = self.found.borrow().components.clone();
-            // Not aborted by other events: a program interrupted in the middle would go on running.
+            // Not aborted by other events, because a program of the site would go on running.
             self.look(&stop).await;
             waiting.clear();
             let period = next_in(before.as_ref(), &self.found.borrow(), Duration::from_secs(self.settings.period_seconds));

@@ -26,7 +26,7 @@ pub enum DeviceFilter {
 pub enum DeviceFilterError {
     #[error("device filter: {}", with_causes(.0))]
     KeepOut(#[source] FilterError),
-    #[error("running work could open it, because cgroup version 1 cannot change its filter; it is offered when that work has ended")]
+    #[error("running work could open it, and cgroup version 1 cannot deny it that; the GPU is offered when that work has ended")]
     CannotChange,
 }
 

@@ -196,8 +196,8 @@ impl fmt::Display for ProgramEnd {
 }
 
 /// Runs a program of the site as root until it ends, for at most `limit`, or until `cancel`.
-/// Afterwards none of its processes is left in `group`, or without one in its process group; a
-/// failure to end `group` is logged. Returns how it ended and the end of its output.
+/// Afterwards no process is left in `group`, or in the program's process group if there is no
+/// `group`; a failure to end `group` is logged. Returns how it ended and the end of its output.
 ///
 /// # Errors
 /// Why the program could not be started.
@@ -261,7 +261,7 @@ struct Started {
     output: OwnedFd,
 }
 
-/// Kills what an earlier run left of the hook, and starts it.
+/// Kills what an earlier run of the hook left, and starts the program.
 fn start(program: &Path, env: &[(String, String)], group: Option<&Cgroup>) -> Result<Started, NotStartedError> {
     let cgroup = match group {
         Some(group) => {
@@ -387,11 +387,11 @@ fn write_output(dir: &ShimDir, moment: Moment, output: &[u8]) {
     if output.is_empty() {
         return;
     }
-    let kept = DirBuilder::new().recursive(true).mode(0o700).create(&dir.0).and_then(|()| {
+    let written = DirBuilder::new().recursive(true).mode(0o700).create(&dir.0).and_then(|()| {
         let mut file = OpenOptions::new().create(true).append(true).mode(0o600).open(dir.hooks_log())?;
         file.write_all(&[format!("--- {moment}\n").as_bytes(), output].concat())
     });
-    if let Err(error) = kept {
+    if let Err(error) = written {
         tracing::warn!(path = %dir.hooks_log().display(), %error, "a hook's output could not be written");
     }
 }

@@ -22,8 +22,8 @@ pub enum StepsAnswer {
     Refused {
         why: String,
     },
-    /// This node has nothing of the allocation: it left nothing, or it was removed. The log store may
-    /// have it.
+    /// This node has no files of the allocation: it left none, or they were removed. The log store
+    /// may have them.
     NotHere,
     Here(WireSteps),
 }
@@ -31,7 +31,7 @@ pub enum StepsAnswer {
 /// The wire form of [`JobSteps`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct WireSteps {
-    /// Of older steps: begun, completed, failed, cancelled.
+    /// How many older steps, which are not in `steps`, have begun, completed, failed, been cancelled.
     pub omitted: [u64; 4],
     pub steps: Vec<WireStep>,
 }

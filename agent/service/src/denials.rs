@@ -41,7 +41,7 @@ pub(super) struct Denials {
     queue: mpsc::Sender<Denial>,
 }
 
-/// Begins the task that records denials, until `stop`; what is queued then is not recorded.
+/// Starts the task that records denials until `stop`; denials that are queued then are not recorded.
 pub(super) fn begin(quorum: QuorumClient, tasks: &TaskTracker, stop: CancellationToken) -> Denials {
     let (denials, queue) = Denials::new();
     let task = DenialsTask { quotas: Arc::clone(&denials.quotas), queue, quorum };
@@ -91,7 +91,7 @@ fn detail(method: &str, left_out: u64, refusal: &str) -> String {
 #[derive(Default)]
 struct Quotas(BTreeMap<u32, Quota>);
 
-/// One user's.
+/// The quota of one user.
 struct Quota {
     bucket: TokenBucket,
     /// Denials since the last record.
@@ -110,7 +110,7 @@ impl Quotas {
         Some(std::mem::take(&mut quota.left_out))
     }
 
-    /// A denial that had its token is not recorded, nor are those that it counts.
+    /// Counts a denial that could not be recorded, though it had a token, with those that it counts.
     fn leave_out(&mut self, denial: &Denial, now: Instant) {
         let quota = self.of(denial.uid, now);
         quota.left_out = quota.left_out.saturating_add(denial.left_out).saturating_add(1);
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(quotas.take(users, began + Duration::from_secs(2)), Some(0));
         assert_eq!(quotas.0.len(), USERS_MAX);
         assert!(!quotas.0.contains_key(&0) && quotas.0.contains_key(&1));
-        // A full bucket is like none; a count is kept.
+        // A quota with a full bucket is dropped, unless it has a count.
         let lost = Denial { uid: 5, gid: 5, detail: String::new(), left_out: 0 };
         quotas.leave_out(&lost, began);
         assert_eq!(quotas.take(9999, began + Duration::from_secs(60)), Some(0));

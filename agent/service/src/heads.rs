@@ -28,8 +28,8 @@ impl Entry {
     }
 }
 
-/// The heads that are followed: each is asked once for all watchers of one user. All clones share
-/// them.
+/// The heads that are followed: one request to a head serves all watchers of one user. All clones
+/// share them.
 #[derive(Clone, Default)]
 pub struct Heads(Arc<Mutex<HashMap<Asked, Weak<Head>>>>);
 

@@ -23,8 +23,8 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// The SHA-256 of an image that a user names, if the site allows that and it is the one that the user
-/// asks for.
+/// The SHA-256 of the image that a user names. Refused if the site allows no images of users, or if
+/// the user asked for another digest.
 pub(super) async fn digest(api: &Api, owner: &Principal, image: ImageRequest) -> Result<String, Status> {
     if api.context.setup.images_from_users == UserImages::Refuse {
         return Err(Status::permission_denied("images are refused here (images.from_users: refuse): submit without --uenv"));

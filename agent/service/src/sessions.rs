@@ -1,4 +1,4 @@
-//! `SessionService`: interactive sessions, which the quorum keeps.
+//! `SessionService`: interactive sessions, which the quorum stores.
 
 use super::Api;
 use super::api::QUORUM_TIMEOUT;
@@ -25,7 +25,7 @@ impl SessionService for Api {
         let id: Uuid = id.parse().map_err(|_| Status::invalid_argument(format!("{id:?} is not the id of a session (a UUID)")))?;
         let allocation: AllocationId =
             allocation.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
-        // The quorum's refusal would name the owner.
+        // Checked here first, because the quorum's refusal would name the owner.
         if caller.private {
             let found = self.allocation_of_id(allocation).await?;
             self.check(&caller, &found).await?;
@@ -59,7 +59,7 @@ impl SessionService for Api {
             Some(at) => sessions.swap_remove(at),
             None => named(sessions, &key)?,
         };
-        // The quorum would count the roles of work, too.
+        // The quorum does not know whether the caller is work, and would count its user's roles.
         if (session.uid, &session.user) != (by.uid, &by.name) {
             let of = self.allocation_of_id(session.allocation).await?;
             self.check(&caller, &of).await?;

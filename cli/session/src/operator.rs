@@ -12,7 +12,7 @@ const FILE: &str = "operator.pem";
 /// The named credential; else the one beside the agent's socket, if this user may read it; else the user's own.
 ///
 /// # Errors
-/// A named credential that cannot be used, or one that is damaged or that others may read.
+/// The named credential cannot be used, or a found one is damaged or readable by others.
 pub fn find_credential(named: Option<&Path>, endpoint: &str) -> Result<Option<Credential>, Failure> {
     if let Some(path) = named {
         return Credential::read(path).map(Some).map_err(credential_failure);

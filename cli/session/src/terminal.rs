@@ -53,7 +53,8 @@ impl Drop for RawMode {
     }
 }
 
-/// While this lives, the terminal is raw and shows its alternate screen. Both end as [`RawMode`] does: also by a panic.
+/// While this lives, the terminal is raw and shows its alternate screen. A panic restores both before its message is
+/// printed.
 pub struct FullScreen(RawMode);
 
 impl FullScreen {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Timeout of long answers.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Lines with panics that are shown of a daemon's log.
+/// How many lines with panics are shown of a daemon's log.
 const PANICS_MAX: usize = 3;
 
 /// Collects facts, and caches those that can no longer change.
@@ -50,7 +50,7 @@ impl Collector {
                 facts.logs.insert(allocation.id.clone(), log.clone());
                 continue;
             }
-            // The agents take turns.
+            // Each log is read from another agent, in turn.
             match log_of(&stage.lattice(number % super::plan::NODES + 1)?, &allocation.id) {
                 Ok(log) => {
                     if log.lines.complete(job.ranks(), job.lines).is_ok() {

@@ -24,7 +24,7 @@ static SQLITE: Group = Group { theme: "accounting", name: "accounting", nodes: 3
 static POSTGRES: Group = Group { theme: "accounting", name: "accounting-postgres", nodes: 3, quorum: 1, tweak: |_| {} };
 /// The node with the role.
 const NODE: &str = "n2";
-/// The one that takes over.
+/// The node that takes the role over.
 const OTHER: &str = "n3";
 
 pub fn trials() -> Vec<Trial> {
@@ -54,7 +54,7 @@ fn waiting(w: &World) -> u64 {
     status(w)["waiting"].as_u64().unwrap()
 }
 
-/// Waits until a store is on and has everything.
+/// Waits until a store is in use and has all ended work.
 fn settled(w: &World) {
     w.wait("the store to have everything", || {
         let now = status(w);
@@ -69,7 +69,7 @@ pub fn end(w: &World, node: &str, program: &str) -> String {
     id
 }
 
-/// What the caller's own ended work is, according to the store.
+/// The caller's own ended work, according to the store.
 fn history(w: &World) -> Vec<Value> {
     let page = w.lattice.json(&["history", "--limit", "10000"]).unwrap_or_else(|e| panic!("{e:#}"));
     page["work"].as_array().unwrap().clone()
@@ -93,9 +93,9 @@ fn assert_each_once(w: &World, ids: &[String]) {
 }
 
 /// A small file system for the store.
-struct Books(PathBuf);
+struct SmallDisk(PathBuf);
 
-impl Books {
+impl SmallDisk {
     fn mount(at: PathBuf) -> Self {
         fs::create_dir(&at).unwrap();
         mount(None::<&str>, &at, Some("tmpfs"), MsFlags::empty(), Some("size=4m")).unwrap();
@@ -109,12 +109,12 @@ impl Books {
         }
     }
 
-    fn make_room(&self) {
+    fn free_space(&self) {
         fs::remove_file(self.0.join("fill")).unwrap();
     }
 }
 
-impl Drop for Books {
+impl Drop for SmallDisk {
     fn drop(&mut self) {
         let _ = umount2(&self.0, MntFlags::MNT_DETACH);
         let _ = fs::remove_dir(&self.0);
@@ -125,14 +125,14 @@ fn sqlite(w: &World) {
     let off = w.run(&["history"]);
     assert!(off.code() == 4 && off.err().contains("ended work is not stored in this cluster"), "{}", off.err());
     assert!(w.ok(&["admin", "accounting", "status"]).contains("no store has been seen"));
-    let books = Books::mount(fresh_dir("books"));
-    give_role(w, NODE, &format!("{{store: {:?}}}", format!("sqlite://{}/accounting.db", books.0.display())));
+    let disk = SmallDisk::mount(fresh_dir("books"));
+    give_role(w, NODE, &format!("{{store: {:?}}}", format!("sqlite://{}/accounting.db", disk.0.display())));
     settled(w);
     let mut ids = vec![end(w, "n1", "true"), end(w, NODE, "exit 3"), end(w, OTHER, "sleep 2")];
     assert_each_once(w, &ids);
     let failed = history(w).into_iter().find(|work| text(work, "id") == ids[1]).unwrap();
     assert_eq!((text(&failed, "state").as_str(), &failed["exit_code"]), ("Failed", &3.into()), "{failed}");
-    assert_eq!(fs::metadata(books.0.join("accounting.db")).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(fs::metadata(disk.0.join("accounting.db")).unwrap().permissions().mode() & 0o777, 0o600);
 
     // The store's agent is killed: what ends meanwhile waits in the quorum.
     faults::kill_node(&w.dir, NODE).unwrap();
@@ -153,14 +153,14 @@ fn sqlite(w: &World) {
     assert_each_once(w, &ids);
 
     // Its disk is full.
-    books.fill();
+    disk.fill();
     ids.extend([end(w, "n1", "true"), end(w, OTHER, "true")]);
     w.wait("the reason", || text(&status(w), "problem").contains("full"));
     let of_user = w.run_as(NOBODY, &["admin", "accounting", "status", "-o", "json"]).out();
     assert!(of_user.contains("degraded") && !of_user.contains("full"), "the cause is for operators: {of_user}");
     let problems = w.at(NODE).json(&["node", "status"]).unwrap()["degraded"].to_string();
     assert!(problems.contains("accounting: ended work is not stored, and waits in the quorum"), "{problems}");
-    books.make_room();
+    disk.free_space();
     assert_each_once(w, &ids);
     w.wait("the problem to be over", || status(w)["problem"].is_null());
 
@@ -169,10 +169,10 @@ fn sqlite(w: &World) {
     others_see_their_own(w);
     exports(w);
     moves(w);
-    drop(books);
+    drop(disk);
 }
 
-/// To the second.
+/// The two agree to the second.
 fn sums_are_those_of_usage(w: &World) {
     let used = w.lattice.json(&["usage"]).unwrap()[0]["node_hours"].as_f64().unwrap();
     let sums = w.lattice.json(&["history", "--sum", "--since", "90d"]).unwrap();

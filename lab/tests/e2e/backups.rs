@@ -254,7 +254,7 @@ fn recovered(w: &World) {
     // A member with its old files is refused, whoever leads.
     fs::rename(&old, folder(w, 2).join("data")).unwrap();
     start_all(w);
-    let refused = "the quorum was recovered between them";
+    let refused = "the quorum was recovered, and member 2 still has the state from before";
     w.wait("member 2 to be refused", || w.cluster().members.iter().any(|m| process::tail(&m.daemon.log, 2000).contains(refused)));
     faults::kill_member(&w.dir, 2).unwrap();
     fs::remove_dir_all(folder(w, 2).join("data")).unwrap();

@@ -223,7 +223,7 @@ fn authority(w: &World) {
     let out = out.to_string_lossy();
     let issue = |more: &[&str]| ca(&[&["issue", "--dir", &dir, "--out", &out][..], more].concat());
     for (more, expected) in [
-        (["--name", "n3", "--role", "api", "--host", "quorum.lattice"], "is a name of the quorum's members"),
+        (["--name", "n3", "--role", "api", "--host", "quorum.lattice"], "is reserved for members of the quorum"),
         (["--name", "member-9", "--role", "api", "--host", "h"], "reserved for the quorum"),
         (["--name", "n3", "--role", "king", "--host", "h"], "is not a role"),
         (["--name", "n3", "--role", "api", "--lifetime", "1s"], "seconds are possible"),

@@ -332,7 +332,7 @@ fn dies_and_lies(w: &World) {
         // As many bytes as it reports, but different ones.
         ("forge", "which is not the one that the application reported"),
         ("empty", "the application says that it saved, and no file lies in"),
-        ("link", "x is a symbolic link: save files and directories alone"),
+        ("link", "x is a symbolic link: save only files and directories"),
     ];
     for (behave, expected) in lies {
         chain.behaves(behave);

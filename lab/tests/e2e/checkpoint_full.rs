@@ -88,9 +88,8 @@ fn shared(w: &World) {
     let config = w.script("shared.yaml", &configs::merged(&config, &shared).unwrap());
     faults::kill_node(&w.dir, NODE).unwrap();
     let run = |args: &[&str]| process::run(Command::new(binaries().agent()).args(args).args(["--config", &config]), JOB).unwrap();
-    let is_explained = |text: &str| {
-        text.contains("is on fuse.sshfs, which other nodes may have as well") && text.contains("checkpoint.store.url: file://")
-    };
+    let is_explained =
+        |text: &str| text.contains("is on fuse.sshfs, which other nodes may share") && text.contains("checkpoint.store.url: file://");
     let refused = run(&[]);
     let doctor = run(&["doctor"]);
     drop(device);

@@ -60,7 +60,7 @@ impl Served {
         fs::write(&self.hold, "").unwrap();
     }
 
-    /// It was preempted: checks that it continued at the step after the saved one, and counted until it was ended.
+    /// Checks that the preempted program continued at the step after the saved one, and counted until it was ended.
     fn goes_on(&self, w: &World) {
         w.wait("it to go on", || w.log(&self.id).contains("restored "));
         let step = w.status(&self.id)["checkpoint"]["step"].as_u64().unwrap();
@@ -165,7 +165,7 @@ impl Drop for Stranger {
 fn foreign(w: &World) {
     let at = port();
     let port_flag = format!("--checkpoint-port={at}");
-    // Both on one node.
+    // All of it on one node.
     w.ok(&["node", "cordon", "n2", "--reason", "the test's"]);
     let silent = w.submit(&["--checkpoint=grpc", &port_flag, "--nodes=1", "--cores=1", "--", "/bin/sleep", "600"]);
     w.running(&silent);
@@ -188,7 +188,7 @@ fn foreign(w: &World) {
     assert_eq!(w.log(&other.id).matches("asked ").count(), 1);
     w.ok(&["cancel", &other.id]);
     w.lattice.ended_within(&other.id, JOB).unwrap();
-    // Its work is called; it must not call.
+    // Work with a port is asked there; it must not ask for requests itself.
     let lattice = w.dir.join("bin/lattice").display().to_string();
     let calls = w.submit(&["--checkpoint=grpc", &port_flag, "--cores=1", "--", &lattice, "checkpoint", "await"]);
     assert_eq!(text(&w.ended(&calls), "state"), "Failed");

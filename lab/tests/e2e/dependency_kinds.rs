@@ -1,4 +1,4 @@
-//! Work that begins after the beginning of other work, task by task with another group, or only once of its name.
+//! Work that waits for the beginning of other work, for tasks of another group, or for earlier work of its name.
 
 use crate::harness::{Folder, Group, World, ms};
 use lattice_lab::lattice::text;
@@ -72,7 +72,7 @@ fn after(w: &World) {
     w.ok(&["resume", &first]);
     w.completed(&later);
     assert_eq!(text(&w.status(&first), "state"), "Running");
-    // Its beginning is past.
+    // The first one has begun already.
     w.completed(&submit(w, "latest", &["--depends-on", &format!("{first}:after")], "true"));
     files.open("go");
     w.completed(&first);
@@ -102,7 +102,7 @@ fn delayed(w: &World) {
     assert_eq!(later["dependencies"][0]["condition"], "after+5s");
     files.open("go");
     w.completed(&first);
-    // It is over already.
+    // The delay is over already.
     w.completed(&submit(w, "latest", &["--depends-on", &format!("{first}:after+5s")], "true"));
 }
 
@@ -151,7 +151,7 @@ fn corresponding(w: &World) {
     assert_eq!(files.lines(), ["3", "0", "2"]);
     assert_eq!(text(&w.ended(&parent), "state"), "Failed");
 
-    // All of it is known already.
+    // The parent has ended before the submission.
     let late = group("late", "1", &["--depends-on", &format!("{parent}:corresponding")], &trains);
     let reason = format!("dependency_unmet: corresponding of {} (prep), which is Failed", &parent[..8]);
     assert_eq!(text(&w.ended(&late), "reason"), reason);

@@ -180,7 +180,7 @@ fn apart(w: &World) {
     let strict = configs::merged(&fs::read_to_string(&config).unwrap(), "work: {allow_root: false}").unwrap();
     fs::write(&as_elsewhere, strict).unwrap();
     let refused = process::run(Command::new(&agent).arg("--config").arg(&as_elsewhere), JOB).unwrap();
-    assert!(refused.code() != 0 && refused.err().contains("simulated_gpus: they are for labs"), "{}", refused.err());
+    assert!(refused.code() != 0 && refused.err().contains("simulated_gpus: simulated GPUs are for labs"), "{}", refused.err());
     end(w, &[&one, &other]);
     w.wait("the files to go", || !file(&its).exists() && !file(&others).exists());
 }

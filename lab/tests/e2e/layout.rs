@@ -40,8 +40,8 @@ pub fn compiled(dir: &Path, mpicc: &Path) -> PathBuf {
     program
 }
 
-/// The expected output of ranks on these places of `nodes`, one after the other. `programs`: number and arguments of
-/// each.
+/// The expected output, where each digit of `of` is the index in `nodes` of the next rank's node. `programs`: number
+/// and arguments of a rank's program.
 pub fn expected(nodes: &[String], of: &str, programs: impl Fn(usize) -> (u32, &'static str)) -> BTreeSet<String> {
     let places: Vec<usize> = of.bytes().map(|b| usize::from(b - b'0')).collect();
     let line = |(rank, place): (usize, &usize)| {
@@ -80,7 +80,7 @@ fn places(w: &World) {
     assert_eq!(lines(&w.run(&two)), expected(&nodes, "01201", programs));
     w.ok(&["cancel", &id]);
     w.ended(&id);
-    // An own job: with a number of ranks that does not divide evenly, and with two programs.
+    // A new job: with a number of ranks that does not divide evenly, and with two programs.
     let job = w.run(&["launch", "-N", "3", "-n", "1", "-m", "cyclic", "--", &program, "a", ":", "-n", "3", &program, "b", ":"]);
     let all = lines(&job);
     let nodes: Vec<String> = (0..3)
@@ -100,7 +100,7 @@ fn bad_ends(w: &World) {
         |args: &[&str], script: &str| w.run(&[&["launch", "--alloc", &id, "-n", "3"], args, &["--", "/bin/sh", "-c", script]].concat());
     let folder = Folder::new("exits");
     let table = folder.0.join("exits.json");
-    // A rank that has not begun when another one fails never begins.
+    // Rank 1 waits for the others, because a rank that has not begun when another one fails never begins.
     let up = folder.0.join("up").display().to_string();
     let script = format!(
         "[ $LATTICE_RANK = 1 ] || {{ touch {up}-$LATTICE_RANK; exec sleep 300; }}
@@ -114,7 +114,7 @@ fn bad_ends(w: &World) {
     let rows: Value = serde_json::from_str(&std::fs::read_to_string(&table).unwrap()).unwrap();
     let row = |rank: usize, ended: &str, code: u32| json!({"rank": rank, "node": nodes[rank], "ended": ended, "code": code});
     assert_eq!(rows, json!([row(0, "signalled", 143), row(1, "exited", 5), row(2, "signalled", 143)]));
-    // If one fails before others have begun, these were not started; no node was lost.
+    // If a rank fails before the others have begun, they are reported as not started, and no node as lost.
     for _ in 0..4 {
         let done = launch(&[&format!("--exit-table={}", table.display()), "-o", "json"], "[ $LATTICE_RANK = 1 ] && exit 5; exec sleep 300");
         let rows: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(&table).unwrap()).unwrap();
@@ -145,10 +145,10 @@ fn bad_ends(w: &World) {
     }
     w.ok(&["cancel", &id]);
     w.ended(&id);
-    // For an own job they are the nodes that it requests.
+    // Without --alloc, -w names the nodes that the new job requests.
     let done = w.run(&["launch", "-w", "n2", "--", "/bin/sh", "-c", "echo $LATTICE_NODE"]);
     assert_eq!((done.code(), done.out().as_str()), (0, "n2\n"), "{}", done.err());
-    // An own job uses the same words, and one whose ranks end normally prints nothing.
+    // A new job gives the same reason, and none if its ranks have exited by themselves.
     let done = w.run(&["launch", "-N", "3", "-n", "3", "--", "/bin/sh", "-c", "[ $LATTICE_RANK = 1 ] && kill -SEGV $$; exec sleep 300"]);
     let why = |node: &String| format!("lattice: the launch was ended: rank 1 on {node} was killed by signal 11\n");
     let reasons: Vec<String> =
@@ -197,7 +197,7 @@ fn own(w: &World) {
         assert!(node.split_once(" = ").is_some_and(|(a, b)| a == b), "{line}");
     }
     assert!(log.lines().any(|l| l == "script 3 0"), "{log}");
-    // Work that did not request them has none.
+    // Work that did not request Slurm's variables has none.
     let done = w.run(&["launch", "-n", "2", "--", "/bin/sh", "-c", "env | grep -c ^SLURM || true"]);
     assert_eq!((done.code(), done.out().as_str()), (0, "0\n0\n"), "{}", done.err());
 }

@@ -210,7 +210,7 @@ fn scopes(w: &World) {
     assert_ne!(root.code(), 0, "{}", root.out());
 }
 
-/// By gRPC and by REST.
+/// Streams by gRPC and by REST.
 fn revoked(w: &World) {
     let token = token(w, "daemon", "read");
     let done = w.run_as(DAEMON, &["submit", "-o", "name", "--", "/bin/sleep", "600"]);
@@ -250,7 +250,7 @@ fn quorum_away(w: &World) {
     faults::stop_member(&w.dir, 1).unwrap();
     w.wait("an agent without a session", || curl(w, "/healthz", &[]).status == 503);
     assert_eq!(curl(w, "/healthz", &[]).json(), serde_json::json!({"status": "degraded"}), "the cause is for operators");
-    // Nobody knows this token here yet.
+    // n1 has not cached this token yet.
     let unknown = curl(w, "/api/v1/whoami", &["-H", &authorization]);
     assert!(unknown.status == 503 && unknown.header("retry-after").is_some(), "{}{}", unknown.head, unknown.body);
     faults::cont_member(&w.dir, 1).unwrap();
@@ -371,7 +371,7 @@ fn service_accounts(w: &World) {
     assert!(refused.code() != 0 && refused.err().contains("root never calls from the network"), "{}", refused.err());
     let presenting = |args: &[&str]| curl_trusting(w, &w.ca(), "/api/v1/whoami", &[&["--cert", &pem], args].concat());
 
-    // Where the site does not want them, they say nothing.
+    // Without the setting, a certificate identifies nobody.
     assert_eq!(presenting(&[]).unwrap().status, 401);
     let _restored = Restored(w, configure(&w.dir, "n1", "api: {client_certificates: allowed}\n"));
     faults::restart_node(&w.dir, "n1").unwrap();
@@ -389,7 +389,7 @@ fn service_accounts(w: &World) {
     let with_own = presenting(&["-H", &own]).unwrap().json();
     assert_eq!(text(&with_own["authentication"], "scopes"), "read", "{with_own}");
     let with_other = presenting(&["-H", &other]).unwrap();
-    assert!(with_other.status == 403 && with_other.body.contains("the token is of nobody"), "{}", with_other.body);
+    assert!(with_other.status == 403 && with_other.body.contains("the token is for account nobody"), "{}", with_other.body);
 
     let lattice = |args: &[&str]| {
         let mut command = Command::new(w.dir.join("bin/lattice"));
@@ -429,7 +429,7 @@ fn tenant_rates(w: &World) {
         let is_limited = answer.status == 429 && answer.body.contains("the accounts of tenant \\\"physics\\\" send too many requests");
         is_limited && answer.header("retry-after").is_some_and(|seconds| seconds.parse::<u64>().is_ok())
     };
-    // One account uses what its tenant has, and the other one waits.
+    // One account uses up the rate of its tenant, so the other account is limited, too.
     w.wait("the limit of the tenant", || limited(&whoami(&one)));
     w.wait("the other account's limit", || {
         let _used = [whoami(&one), whoami(&one)];
@@ -461,7 +461,7 @@ fn rates(w: &World) {
     assert_eq!(answers.iter().map(|answer| answer.status).collect::<Vec<_>>(), [400, 400, 429], "{}", answers[2].body);
     assert!(answers[2].body.contains("daemon submits too often"), "{}", answers[2].body);
 
-    // An address that tries tokens out waits, but not those who came from there with a right one.
+    // An address that tries tokens out is limited, but not a caller from there with a right token.
     let wrong = bearer(&format!("lattice_0000000000000000_{}", "0".repeat(64)));
     let is_limited = || {
         let answer = whoami(&wrong);

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 const SECRET: &str = "0123456789abcdef";
-/// Refuse without an end.
+/// Refuse every call.
 const ALWAYS: u32 = u32::MAX;
 
 static NOTIFICATIONS: Group = Group {
@@ -160,7 +160,7 @@ pub fn request(reader: &mut BufReader<TcpStream>) -> Option<(BTreeMap<String, St
     Some((headers, body))
 }
 
-/// Records from before are not sent.
+/// Waits until the leader sends records: it does not send those from before.
 fn wait_for_begin(w: &World) {
     let begun = || {
         let status = w.lattice.json(&["quorum", "status"]).unwrap_or_default();
@@ -220,7 +220,7 @@ fn notifies_in_order(w: &World) {
     fs::remove_file(hook_output()).unwrap();
 }
 
-/// What is on record of a tenant's budgets; `None`: the quorum cannot say now.
+/// How many budget marks of a tenant are in the audit log; `None`: the quorum does not answer now.
 fn recorded(w: &World, tenant: &str) -> Option<usize> {
     let all = w.lattice.json(&["audit", "query", "--type", "budget-mark-reached"]).ok()?;
     let of_tenant = format!("\"tenant\":\"{tenant}\"");
@@ -236,7 +236,7 @@ fn notifies_of_budgets(w: &World) {
     let marks = || w.lattice.json(&["usage", "--tenant=physics"]).unwrap()[0]["budget_marks"].clone();
     set("1000");
     assert_eq!(marks(), serde_json::json!([]));
-    // Any use is more than a budget of nothing.
+    // Any use exceeds a budget of 0.
     set("0");
     w.wait("the event", || !server.budgets("physics").is_empty());
     let event = server.budgets("physics").remove(0);
@@ -250,7 +250,7 @@ fn notifies_of_budgets(w: &World) {
     let program = || fs::read_to_string(hook_output()).unwrap_or_default();
     let line = format!("physics BudgetMarkReached lab/1/{}\n", event["seq"]);
     w.wait("the program to have the event", || program().contains(&line));
-    // Further use of a used budget is no event. Below the mark, the next time is one.
+    // Further use beyond the mark causes no event. After a time below the mark, reaching it causes one.
     w.completed(&w.submit(&["--tenant=physics", "--", "/bin/true"]));
     set("1000");
     assert_eq!(marks(), serde_json::json!([]));

@@ -34,12 +34,12 @@ const RECORDS: u64 = 2 * SEGMENT_RECORDS + 100;
 const CONCURRENT: usize = 1024;
 /// Entries after which a member makes a snapshot.
 const SNAPSHOT_ENTRIES: u64 = 50;
-/// How often the leader archives, in seconds. It puts the whole open segment each time: once a
-/// second, that would be most of what it does.
+/// How often the leader archives, in seconds. It writes the whole open segment each time, so once a
+/// second would keep it busy.
 const ARCHIVE_SECONDS: u64 = 5;
-/// The leader puts two segments into the archive and reads them back, without another load.
+/// How long the leader may take to archive two segments and to read them back.
 const CONFIRMED_MAX: Duration = Duration::from_secs(300);
-/// Each member has the checkpoint in all its snapshots, and reads what it deletes in the archive.
+/// How long all members may take until their snapshots have the checkpoint and the segment is gone.
 const PRUNED_MAX: Duration = Duration::from_secs(300);
 /// A byte of the first records of a segment.
 const DAMAGED_BYTE: usize = 4096;
@@ -75,7 +75,7 @@ impl Recorder {
         Self { runtime, client }
     }
 
-    /// Makes so many, with this number of requests at the same time.
+    /// Makes `count` records, with `concurrent` requests at the same time.
     fn record(&self, count: u64, concurrent: usize) {
         let by = Principal { name: "root".into(), uid: 0, gid: 0, groups: vec![] };
         let access = || Access {
@@ -135,7 +135,7 @@ fn pruned(w: &World) {
     keys.extend(signing_keys(&verified(w)));
     let confirmed = process::until(CONFIRMED_MAX, || is_confirmed(w, 2 * SEGMENT_RECORDS));
     assert!(confirmed, "the leader has not read both segments back from the archive");
-    // One after the other: each is an entry. Both snapshots of a member must have the checkpoint.
+    // One after the other, so that each is an entry: both snapshots of a member must have the checkpoint.
     recorder.record(3 * SNAPSHOT_ENTRIES, 1);
     let pruned = process::until(PRUNED_MAX, || {
         // A member may have been making a snapshot all the time: the next one needs another entry.

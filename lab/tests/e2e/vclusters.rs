@@ -59,7 +59,7 @@ fn queues(w: &World) {
         w,
         &["admin", "vcluster", "create", "--name=more", "--scheduler=fifo", "--nodes=n3"],
         4,
-        &["n3 is of vCluster small", "hint: "],
+        &["n3 belongs to vCluster small", "hint: "],
     );
 
     // Each is placed on its own nodes, even if others are free.

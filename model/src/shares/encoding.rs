@@ -4,7 +4,7 @@
 //!   { nodes: hostlist, amounts: [[count, amount], …], phases: [[count, phase], …] }
 //! ```
 //!
-//! Amounts and phases are runs of consecutive ranks: nodes of one kind have one amount. The counts
+//! Amounts and phases are in runs of consecutive nodes, which are often of one kind. The counts
 //! of each list must add up to the number of names, of which a hostlist has at most
 //! [`NAMES_MAX`](crate::hostlist::NAMES_MAX).
 
@@ -50,7 +50,7 @@ impl TryFrom<Decoded> for Shares {
     }
 }
 
-/// Checks that the runs are of this many shares together.
+/// Checks that the runs have this many shares together.
 fn check_sum<T>(runs: &[(u32, T)], what: &'static str, nodes: usize) -> Result<(), InvalidShares> {
     // At most 2^32 runs of less than 2^32 shares each.
     let given: u64 = runs.iter().map(|(count, _)| u64::from(*count)).sum();

@@ -8,19 +8,19 @@
 //!                                            ╰──────────── it is a parent, too ◀───────────╯
 //! ```
 //!
-//! One command settles a bounded number of children, whatever ended. Others stay in `unsettled`, which
-//! is replicated, until the next command; if there is none, the leader's clock proposes one
-//! (`Action::SettleDependents`).
+//! One command settles a bounded number of children. The others stay in `unsettled`, which is
+//! replicated, until the next command; if there is none, the leader's clock proposes
+//! `Action::SettleDependents`.
 //!
-//! A child's record keeps what it needs of its parents. So a parent is kept only until all that depend
-//! on it are settled. A delay after a beginning is in the child's record as the time at which it ends, and
-//! the leader's clock ends it ([`super::waits`]).
+//! A child's record contains all that it needs to know of its parents, so a parent is forgotten once
+//! its children are settled. For a delay after a parent's beginning it contains the time at which the
+//! delay ends; the leader's clock ends it ([`super::waits`]).
 //!
 //! Which tasks of a group wait for tasks of another one: [`super::corresponding`]. What a singleton
 //! waits for: [`super::singletons`].
 //!
-//! `mutex` is recorded on both sides, because either may be claimed first. A claim asks the holdings
-//! and not the records, which may not be settled yet.
+//! `mutex` is recorded in both allocations, because either may be claimed first. A claim is checked
+//! against the holdings, because the records may not be settled yet.
 
 use super::corresponding::{NEWS_AT_ONCE_MAX, follows_few, may_correspond};
 use super::task_groups::LANES_AT_ONCE_MAX;
@@ -33,13 +33,13 @@ use lattice_model::{
     ParentOutput, ParentState, Principal, Timestamp,
 };
 
-/// How many children one command settles at most: as many as the largest workflow of the documents has
+/// How many children one command settles at most: the largest workflow in the requirements has as many
 /// parts.
 const SETTLED_AT_ONCE_MAX: usize = if cfg!(test) { 8 } else { 1000 };
 
 impl Ledger {
-    /// Checks what a submission depends on. It can name only what exists, and an allocation never
-    /// depends on anything else later, except by `mutex`. So there are no cycles to look for.
+    /// Checks what a submission depends on. It can name only what exists, and no dependency is added
+    /// later, except by `mutex`. So there are no cycles.
     pub(super) fn admits_dependencies(&self, spec: &AllocationSpec, owner: &Principal) -> Result<(), Refusal> {
         follows_few(spec)?;
         spec.depends_on.iter().try_for_each(|dependency| self.admits_dependency(dependency, spec, owner, 0))
@@ -75,7 +75,7 @@ impl Ledger {
         if !self.may_affect(owner, parent) {
             return refused(DependencyRefusal::NotYours);
         }
-        // Neither the claim of a lane or replica nor its holdings are those of its group or service.
+        // A group or service has no claims and holdings: its lanes or replicas have them.
         if is_group(spec) || parent.is_group() {
             return refused(DependencyRefusal::Group);
         }
@@ -86,7 +86,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether this user may submit work that changes what another allocation does: its owner, or root while it acts
+    /// Whether this user may submit work that changes what another allocation does: its owner may, and root while it acts
     /// for everybody. Granted roles do not count: the submission may come from work, for which they never count.
     fn may_affect(&self, owner: &Principal, parent: &Allocation) -> bool {
         let acts_for_everybody = owner.is_root() && self.limits.root_may.is_everybody();
@@ -110,8 +110,8 @@ impl Ledger {
         depends.then(|| Box::new(Dependencies::of(parents, self.predecessor_of(spec, owner), begin, now)))
     }
 
-    /// The allocation was submitted just now: it follows its parents from now on. If one of them has
-    /// ended in another way than it needs, it is to be ended ([`Self::end_unmet`]).
+    /// Makes an allocation that was just submitted a child of its parents. Call [`Self::end_unmet`] after
+    /// that: a parent may have ended in another way than the child needs.
     pub(super) fn follow_parents(&mut self, context: &mut ApplyContext, id: AllocationId) {
         let Some(child) = self.allocations.get(&id).filter(|child| child.dependencies.is_some()).cloned() else { return };
         for parent in followed_by(&child) {
@@ -123,8 +123,8 @@ impl Ledger {
         }
     }
 
-    /// The allocation, if it has not ended, must not run at the same time as this child, which asked for
-    /// that.
+    /// Records in an allocation, if it has not ended, that it must not run at the same time as this child,
+    /// which asked for that.
     fn exclude_mutually(&mut self, context: &mut ApplyContext, id: AllocationId, child: &Allocation) {
         if self.allocations.get(&id).is_none_or(|allocation| allocation.state.is_terminal()) {
             return;
@@ -162,7 +162,7 @@ impl Ledger {
         self.dependents.remove(parent, child);
     }
 
-    /// The allocation is about to end, and waits for nothing any more.
+    /// Removes an allocation that is about to end from the children of its parents.
     pub(super) fn unfollow_parents(&mut self, context: &mut ApplyContext, id: AllocationId) {
         let Some(child) = self.allocations.get(&id).filter(|child| child.dependencies.is_some()).cloned() else { return };
         for parent in followed_by(&child) {
@@ -170,7 +170,7 @@ impl Ledger {
         }
     }
 
-    /// The lost quorum let it begin after the backup was made, so what it waited for had come.
+    /// Removes the unmet dependencies of work that the lost quorum let begin: they were met by then.
     pub(super) fn forget_unmet(&mut self, context: &mut ApplyContext, id: AllocationId) {
         let all = self.allocations.get(&id).and_then(|allocation| allocation.dependencies.as_ref());
         let is_unmet = |parent: &&Parent| parent.condition != DependencyCondition::Mutex && !parent.is_met();
@@ -194,7 +194,7 @@ impl Ledger {
         }
     }
 
-    /// What those that depend on it need to know; `None`: it does not exist.
+    /// The facts about an allocation that its children need; `None`: it does not exist.
     pub(super) fn parent_facts(&self, id: AllocationId) -> Option<ParentFacts> {
         let allocation = self.allocations.get(&id)?;
         let ended = Some(allocation.state).filter(|state| state.is_terminal());
@@ -203,15 +203,15 @@ impl Ledger {
         Some(ParentFacts { ended, may_run, begun_at: allocation.first_begun_at(), ended_at })
     }
 
-    /// Whether an end, or that of a task, has not reached all that depend on it, a task group or scaled
-    /// service has lanes or replicas to be created or ended, or the cancellation of a DAG has not reached
-    /// all of its steps: then the next command goes on.
+    /// Whether the next command has to continue: the end of an allocation or task has not reached all that
+    /// depend on it, lanes or replicas are to be created or ended, or the cancellation of a DAG has not
+    /// reached all of its steps.
     pub fn dependents_are_due(&self) -> bool {
         !self.unsettled.is_empty() || !self.unsettled_tasks.is_empty() || self.groups_are_due() || !self.dags.cancelling.is_empty()
     }
 
-    /// After a command: settles what follows from what it changed, and what earlier commands left, up
-    /// to a number. The end of a group is one of a parent, and a child may be a group.
+    /// Settles a bounded number of effects of this command, and of those that earlier commands left.
+    /// Repeats itself, because the end of a group is the end of a parent, and a child may be a group.
     pub(super) fn settle(&mut self, context: &mut ApplyContext) {
         let (mut children, mut news, mut lanes) = (SETTLED_AT_ONCE_MAX, NEWS_AT_ONCE_MAX, LANES_AT_ONCE_MAX);
         loop {
@@ -227,13 +227,13 @@ impl Ledger {
         }
     }
 
-    /// Settles at most `left` of those that depend on what was changed.
+    /// Settles at most `left` children of changed parents.
     fn settle_children(&mut self, context: &mut ApplyContext, left: &mut usize) {
         self.find_unsettled(context);
         while *left > 0 {
             let Some((parent, after)) = self.unsettled.first_key_value().map(|(parent, after)| (*parent, *after)) else { return };
             let children: Vec<AllocationId> = self.dependents.of(parent, after).take(*left).collect();
-            // All of them may have been the last ones: then the next turn finds none.
+            // If these were the last children, the next turn finds none.
             match children.last() {
                 Some(last) if children.len() == *left => self.unsettled.insert(parent, Some(*last)),
                 Some(_) | None => self.unsettled.remove(&parent),
@@ -246,12 +246,12 @@ impl Ledger {
         }
     }
 
-    /// Marks the parents that are not as they were before this command changed them.
+    /// Marks the parents whose facts this command has changed.
     fn find_unsettled(&mut self, context: &mut ApplyContext) {
         for (id, before) in std::mem::take(&mut context.parents_before) {
             let Some(now) = self.parent_facts(id).filter(|now| *now != before) else { continue };
             let excludes = |allocation: &Allocation| allocation.dependencies.iter().any(|all| all.excluded().next().is_some());
-            // Before its end, only those have to know something that must not run beside it, or begin after it has.
+            // Before its end, only children matter that must not run beside it or that wait for its beginning.
             if now.ended.is_some()
                 || (now.begun_at.is_some() && before.begun_at.is_none())
                 || self.allocations.get(&id).is_some_and(|allocation| excludes(allocation))
@@ -261,7 +261,7 @@ impl Ledger {
         }
     }
 
-    /// Brings what a child's record has of this parent up to date.
+    /// Updates what a child's record contains about this parent.
     fn settle_child(&mut self, context: &mut ApplyContext, parent: AllocationId, child: AllocationId) {
         let (Some(facts), Some(record)) = (self.parent_facts(parent), self.allocations.get(&child)) else { return };
         let Some(known) = record.dependencies.as_ref().and_then(|all| all.get(parent)).filter(|_| !record.state.is_terminal()) else {
@@ -286,7 +286,7 @@ impl Ledger {
         self.end_unmet(context, child);
     }
 
-    /// Ends an allocation that waits for what can never come.
+    /// Ends an allocation with a dependency that can no longer be met.
     pub(super) fn end_unmet(&mut self, context: &mut ApplyContext, id: AllocationId) {
         if self.may_be_adopted(id) {
             return;
@@ -300,13 +300,13 @@ impl Ledger {
         self.end_for_good(context, id, reason, "quorum");
     }
 
-    /// Whether an allocation waits for what can never come.
+    /// Whether an allocation has a dependency that can no longer be met.
     pub(super) fn waits_in_vain(&self, id: AllocationId) -> bool {
         let allocation = self.allocations.get(&id).filter(|allocation| allocation.state.is_without_nodes());
         allocation.and_then(|allocation| allocation.dependencies.as_ref()).is_some_and(|all| all.impossible().is_some())
     }
 
-    /// Refuses a claim while another allocation has nodes that must not run at the same time.
+    /// Refuses a claim while an allocation that must not run at the same time has nodes.
     pub(super) fn not_beside_excluded(&self, allocation: &Allocation) -> Result<(), Refusal> {
         let mut excluded = allocation.dependencies.iter().flat_map(|all| all.excluded());
         match excluded.find(|other| self.holdings.unfenced_of(other.on) > 0) {

@@ -214,8 +214,8 @@ impl Ledger {
         let AccountedUntil { store, sequence } = until;
         if sequence > self.ends.last {
             let why = format!(
-                "accounting store {store} has ended work up to number {sequence}, and the last end here is {}: it is another \
-                 cluster's store",
+                "accounting store {store} has ended work up to number {sequence}, but the last number of this cluster is {}: \
+                 the store belongs to another cluster",
                 self.ends.last
             );
             return Err(Refusal::Malformed { why });

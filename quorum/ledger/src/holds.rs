@@ -37,14 +37,14 @@ impl Ledger {
         reason_is_well_formed(reason)?;
         let (at, revision) = (context.at, context.revision);
         if ends.until.is_some() && !kind.may_end() {
-            return Err(Refusal::Malformed { why: format!("a {kind} has no end of its own: `{}` lifts it", kind.exit()) });
+            return Err(Refusal::Malformed { why: format!("a {kind} cannot have an end: `{}` lifts it", kind.exit()) });
         }
         if ends.deadline.is_some() && kind != HoldKind::Drain {
             return Err(Refusal::Malformed { why: format!("a {kind} has no deadline: only a drain has one") });
         }
         let (until, deadline) = (ends.until.map(|when| when.from(at)), ends.deadline.map(|when| when.from(at)));
         if let Some(past) = until.filter(|until| *until <= at) {
-            return Err(Refusal::Malformed { why: format!("the {kind} would end at {past}, and that is past: it is {at}") });
+            return Err(Refusal::Malformed { why: format!("the {kind} would end at {past}, which is past: it is {at} now") });
         }
         let Some(known) = self.node(id) else { return Err(Refusal::NoSuchNode { node: id.clone() }) };
         let before = known.hold(kind);

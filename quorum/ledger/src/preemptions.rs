@@ -380,7 +380,7 @@ impl Ledger {
 /// Why only its owner may preempt it; `None`: others may, too.
 fn exempt(allocation: &Allocation) -> Option<String> {
     if is_asked_to_leave(allocation) {
-        return Some("it leaves already, because its service needs fewer replicas".to_owned());
+        return Some("it is being ended already, because its service needs fewer replicas".to_owned());
     }
     if allocation.spec.sensitive {
         return Some("it is sensitive, and such work is never preempted; its owner or `lattice cancel` ends it".to_owned());

@@ -41,7 +41,7 @@ impl Ledger {
             return if is_over { Ok(Outcome::Done) } else { Err(Refusal::NotRunning { id, state }) };
         }
         if is_asked_to_leave(allocation) {
-            return Err(Refusal::NotRequeueable { id, why: "it leaves, because its service needs fewer replicas".to_owned() });
+            return Err(Refusal::NotRequeueable { id, why: "it is being ended, because its service needs fewer replicas".to_owned() });
         }
         let ended = EndReason::Requeued { by: by.name.clone(), why: reason.to_owned() };
         if Requeue::of(allocation, &ended, may_have_begun(allocation), context.at).is_none() {

@@ -100,7 +100,7 @@ fn a_submission_to_a_reservation_that_is_not_its_owners_is_refused() {
     submit(&mut s, 1, AllocationSpec { tenant: "physics".into(), ..ten_minutes(Some("course")) }, 8).unwrap();
     let wide = AllocationSpec { nodes: 2, ..ten_minutes(Some("course")) };
     let why = submit(&mut s, 2, wide, 7).unwrap_err().to_string();
-    assert_eq!(why, "the request is malformed: reservation: course has 1 node, and it asks for 2 nodes");
+    assert_eq!(why, "the request is malformed: reservation: course has 1 node, but the work asks for 2 nodes");
     let maintenance = ReservationChange { users: None, maintenance: Some(true), ..reservation(&s, "fans", &[1], 60_000) };
     s.done(set(maintenance));
     let why = submit(&mut s, 2, ten_minutes(Some("fans")), 7).unwrap_err().to_string();
@@ -146,7 +146,7 @@ fn a_change_is_checked_like_a_creation_and_a_repetition_is_a_success() {
     let over = ReservationChange { end: Some(Timestamp(1)), start: Some(Timestamp(0)), ..reservation(&s, "third", &[1], 0) };
     assert!(s.act(set(over)).unwrap_err().to_string().contains("give a later end"));
     let endless = ReservationChange { end: None, ..reservation(&s, "third", &[1], 0) };
-    assert!(s.act(set(endless)).unwrap_err().to_string().ends_with("Give an end"));
+    assert!(s.act(set(endless)).unwrap_err().to_string().ends_with("a new reservation needs an end"));
     let unknown = ReservationChange { name: "secnd".into(), ..ReservationChange::default() };
     assert_eq!(s.act(set(unknown)).unwrap_err().to_string(), "there is no reservation \"secnd\"; did you mean \"second\"?");
 }

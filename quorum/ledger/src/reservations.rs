@@ -6,9 +6,9 @@
 //!   a claim of work that names it: while it is open, on its nodes alone
 //! ```
 //!
-//! The ledger checks each claim at the time of the command, so no two schedulers need to agree on a window. What
-//! has nodes when a window begins keeps them. No two windows overlap on a node, so it is always clear whose
-//! it is.
+//! The ledger checks each claim at the time of the command, so no two schedulers need to agree on a window. Work
+//! that has nodes when a window begins keeps them. Windows do not overlap on a node, so it has at most one
+//! reservation at a time.
 
 use super::claims::CONFLICTS_MAX;
 use super::state::NODES_MAX;
@@ -25,19 +25,19 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Largest number of reservations. Those that are over are forgotten for new ones.
+/// Largest number of reservations. Those that are over make way for new ones.
 pub(super) const RESERVATIONS_MAX: usize = if cfg!(test) { 8 } else { 256 };
 /// Largest number of nodes of all reservations together.
 const NODES_OF_ALL_MAX: usize = 2 * NODES_MAX;
 /// How long reservations that are over are listed, in milliseconds; up to an hour longer.
 const OVER_LISTED_MS: u64 = 7 * DAY_MS;
-/// A claim is so old at most when it is applied, in milliseconds: its plan was made for that much earlier, by an agent whose
-/// clock may be behind.
+/// The largest age of a plan whose claim is applied, in milliseconds, by the clock of the agent that made it, which may
+/// be behind.
 const CLAIM_AGE_MS_MAX: u64 = 5000;
 /// Largest size of a list of nodes in an audit record, in bytes.
 const NODES_LISTED_BYTES_MAX: usize = 200;
 
-/// A change of a reservation; what is `None` stays as it is.
+/// A change of a reservation; fields that are `None` stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReservationChange {
     /// Its name.
@@ -93,12 +93,12 @@ impl Ledger {
         self.reservations.get(name)
     }
 
-    /// A repetition is a success.
+    /// Creates or changes a reservation. A repeated request succeeds.
     pub(super) fn set_reservation(&mut self, context: &mut ApplyContext, change: &ReservationChange, by: &str) -> Result<Outcome, Refusal> {
         let name = &change.name;
         let known = self.reservations.get(name).cloned();
         if known.is_none() && change.create && change.end.is_none() {
-            return Err(Refusal::Malformed { why: "when does the reservation end? Give an end".to_owned() });
+            return Err(Refusal::Malformed { why: "a new reservation needs an end".to_owned() });
         }
         let before = match (&known, change.create) {
             (Some(known), _) => Reservation::clone(known),
@@ -158,7 +158,7 @@ impl Ledger {
         self.forget_reservations(context, old);
     }
 
-    /// Refuses a reservation that is not valid, or whose nodes another one has at that time.
+    /// Refuses a reservation that is not valid, or that overlaps another one on a node.
     fn check_possible(&self, reservation: &Reservation, now: Timestamp) -> Result<(), Refusal> {
         let malformed = |why: String| Err(Refusal::Malformed { why });
         if let Some(fault) = reservation.fault() {
@@ -182,8 +182,8 @@ impl Ledger {
         }
     }
 
-    /// The names of those that are forgotten with this change: what has been over for long, or all that is over if there is
-    /// no place otherwise.
+    /// The names of the reservations that this change removes: those that have been over for long or, if the limits
+    /// require it, all that are over.
     fn forgotten_for(&self, next: &Reservation, now: Timestamp) -> Result<Vec<String>, Refusal> {
         let mut full = ("reservations", RESERVATIONS_MAX);
         for listed_ms in [OVER_LISTED_MS, 0] {
@@ -207,19 +207,19 @@ impl Ledger {
         Refusal::NoSuchReservation { name, meant }
     }
 
-    /// Refuses a submission to a reservation that does not exist, that is over, that its owner may not use, or that
-    /// has fewer nodes.
+    /// Refuses a submission to a reservation that does not exist, is over, is not for the submission's owner, or has
+    /// too few nodes.
     pub(super) fn admits_to_reservation(&self, spec: &AllocationSpec, owner: &Principal, now: Timestamp) -> Result<(), Refusal> {
         let Some(name) = &spec.reservation else { return Ok(()) };
         let reservation = self.usable_reservation(name, spec, owner, now)?;
         if reservation.nodes.len() < spec.nodes as usize {
             let (has, wants) = (counted(reservation.nodes.len(), "node"), counted(spec.nodes, "node"));
-            return Err(Refusal::Malformed { why: format!("reservation: {name} has {has}, and it asks for {wants}") });
+            return Err(Refusal::Malformed { why: format!("reservation: {name} has {has}, but the work asks for {wants}") });
         }
         Ok(())
     }
 
-    /// The reservation of this name, if it is not over, and for work of this owner.
+    /// The reservation of this name, if it is not over and this owner's work may use it.
     fn usable_reservation(&self, name: &str, spec: &AllocationSpec, owner: &Principal, now: Timestamp) -> Result<&Reservation, Refusal> {
         let Some(reservation) = self.reservations.get(name) else { return Err(self.no_such_reservation(name)) };
         if !reservation.is_for(spec, owner) {
@@ -243,11 +243,11 @@ impl Ledger {
         Err(Refusal::OutsideReservation { id: allocation.id, name: name.clone(), start, end })
     }
 
-    /// The nodes of a claim that reservations keep from the allocation, with why.
+    /// The nodes of a claim that the allocation must not get because of reservations, with the reasons.
     pub(super) fn of_reservations(&self, allocation: &Allocation, claim: &Claim, now: Timestamp) -> Vec<Conflict> {
         let walltime = claim.walltime.or(allocation.spec.walltime);
         let until_ms = walltime.map_or(u64::MAX, |walltime| now.0.saturating_add(millis(walltime)));
-        // Otherwise work that ends as a window begins, by its plan, would be refused again and again.
+        // Without this, work that is planned to end as a window begins would be refused again and again.
         let until_ms = until_ms.saturating_sub(CLAIM_AGE_MS_MAX).max(now.0.saturating_add(1));
         let named = allocation.spec.reservation.as_deref();
         let own = named.and_then(|name| self.reservations.get(name));
@@ -269,8 +269,8 @@ impl Ledger {
     }
 }
 
-/// The nodes of a claim that these reservations have, with the first that does. Each step looks at the shorter list: a
-/// claim of many nodes does not look for each of them in each reservation.
+/// The nodes of a claim that are in these reservations, each with the first one that has it. Each step goes through the
+/// shorter list, because both may have many nodes.
 fn set_aside<'a>(claim: &'a Claim, in_way: &[&'a Arc<Reservation>]) -> BTreeMap<&'a NodeId, &'a Reservation> {
     let claimed: BTreeSet<&NodeId> = claim.shares.iter().map(|share| &share.node).collect();
     let mut set_aside: BTreeMap<&NodeId, &Reservation> = BTreeMap::new();

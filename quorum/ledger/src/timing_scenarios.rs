@@ -13,7 +13,7 @@ use std::time::Duration;
 const HOUR: Duration = Duration::from_secs(3600);
 const HOUR_MS: u64 = 3_600_000;
 
-/// Of one node and an hour.
+/// Work of one node and an hour.
 fn timed(timing: Timing) -> AllocationSpec {
     AllocationSpec { walltime: Some(HOUR), timing: timing.unless_empty(), ..spec(1, RequeuePolicy::Always, 3) }
 }
@@ -54,7 +54,7 @@ fn work_with_a_begin_is_in_its_queue_from_then_on() {
     assert!(known.queued_at() >= begin, "the time before does not count as waiting");
     invariant_indexes_equal_scans(&s.ledger);
     s.claimed(1, &[0]);
-    // A time that is over is as none.
+    // A begin in the past counts as none.
     submit(&mut s, 2, timed(Timing { begin: Some(begin), ..Timing::default() })).unwrap();
     assert!(s.ledger.allocation(id(2)).unwrap().waits());
     let far = Timing { begin: Some(Timestamp(s.now().0 + 366 * 86_400_000)), ..Timing::default() };
@@ -177,7 +177,7 @@ fn each_event_of_which_mail_is_wanted_is_recorded_once() {
     let ended = reported(&mut s, exited(1, again, 0));
     assert_eq!(mail(&ended), one("end", "ada@example.org", "Completed", Some(0)));
     s.report(0, ReportItem::Released { allocation: id(1), epoch: again, usage: None });
-    // Without an address, its owner gets it; a failure is an end for who asked for ends alone.
+    // Without an address, its owner gets it; for people who asked only for ends, a failure is an end.
     submit(&mut s, 2, AllocationSpec { mail: of(&[MailEvent::End], ""), requeue: RequeuePolicy::Never, ..timed(Timing::default()) })
         .unwrap();
     let failing = s.claimed(2, &[0]);

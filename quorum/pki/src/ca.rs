@@ -57,7 +57,7 @@ pub enum CaError {
     Service,
     #[error("{host:?} is neither a host name nor an IP address")]
     Host { host: String },
-    #[error("{host:?} is a name of the quorum's members: a certificate of role {role} cannot have it")]
+    #[error("{host:?} is reserved for members of the quorum: a certificate of role {role} cannot have it")]
     QuorumHost { host: String, role: Role },
     #[error("{}: others can read the authority's key (mode {mode:o}); chmod 600", path.display())]
     Open { path: PathBuf, mode: u32 },

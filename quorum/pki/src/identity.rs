@@ -66,7 +66,7 @@ impl FromStr for Role {
     }
 }
 
-/// What the names in certificates of service accounts begin with, so that none is a machine's.
+/// The prefix of the names in service accounts' certificates. No machine's name has it.
 pub const ACCOUNT_PREFIX: &str = "account-";
 
 /// The common name of a member's certificate.
@@ -125,7 +125,7 @@ impl Caller {
         (self.role == Role::Quorum && member_name(id) == self.name).then_some(id)
     }
 
-    /// The account of a service; `None`: it is another peer's.
+    /// The account of a service; `None`: the peer is not a service account.
     pub fn account(&self) -> Option<&str> {
         self.name.strip_prefix(ACCOUNT_PREFIX).filter(|_| self.role == Role::Service)
     }

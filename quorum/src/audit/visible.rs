@@ -1,19 +1,19 @@
-//! Which records of the audit log a user may read who is no operator.
+//! Which records of the audit log a user who is no operator may read.
 //!
 //! | record | visible to |
 //! |---|---|
-//! | whose actor is exactly the user's name | the user |
-//! | whose actor is `root@MACHINE` | root |
-//! | of what anybody did to the user's work | the user |
-//! | of a token of the user's account, issued or revoked by anybody | the user |
-//! | of what anybody did to work of a tenant that the ledger still knows | the tenant's admins |
+//! | the actor is exactly the user's name | the user |
+//! | the actor is `root@MACHINE` | root |
+//! | anybody did something to the user's work | the user |
+//! | anybody issued or revoked a token of the user's account | the user |
+//! | anybody did something to work of a tenant, and the ledger still knows that work | the tenant's admins |
 //!
 //! A filter selects among the visible records; it makes no further ones visible.
 //!
 //! An actor is a text, and the log has no user ids. So the first row does not apply to a user whose name
 //! is also the text for another actor: one of the quorum itself, or an operator on a machine
-//! (`anna@n1`). What somebody did with an operator's proof, by a role or a certificate, is recorded
-//! with the machine: that row does not make it visible to the account of that name.
+//! (`anna@n1`). The actor of a request with an operator's role or certificate is `NAME@MACHINE`, so the
+//! first row does not show its record to the account NAME.
 
 use lattice_model::access::Roles;
 use lattice_model::{Allocation, AllocationId, AuditFilter, AuditRecord, Principal};
@@ -24,14 +24,14 @@ use std::sync::Arc;
 /// a `:`, as in `node:n1`.
 const OWN_ACTORS: [&str; 5] = ["fencing_hook", "quorum", "scaling", "scheduler", "wipe"];
 
-/// Of which actors a user reads the records, whoever owns the work.
+/// The actors whose records a user reads, whoever owns the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Actors {
-    /// Of none.
+    /// None.
     None,
-    /// Of the one that has the user's name.
+    /// The actor with the user's name.
     Namesake,
-    /// Of root, on whichever machine.
+    /// Root, on any machine.
     Root,
 }
 
@@ -45,7 +45,7 @@ pub struct VisibleTo {
 }
 
 impl VisibleTo {
-    /// What `user` may read, who has these roles. `is_machine`: whether a machine of the
+    /// What `user` with these roles may read. `is_machine`: whether a machine of the
     /// cluster has this name.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl VisibleTo {
     pub fn new(user: &Principal, roles: Roles, is_machine: impl Fn(&str) -> bool) -> Result<Self, Refusal> {
         let name = user.name.as_str();
         if name.contains(':') {
-            let why = format!("an account named {name:?} reads no audit log: names with a colon are those of agents and members");
+            let why = format!("account {name:?} cannot read the audit log: names with a colon belong to agents and members");
             return Err(Refusal::Malformed { why });
         }
         let is_ambiguous = OWN_ACTORS.contains(&name) || name.rsplit_once('@').is_some_and(|(_, machine)| is_machine(machine));
@@ -65,8 +65,8 @@ impl VisibleTo {
         Ok(Self { user: name.to_owned(), actors, roles })
     }
 
-    /// A filter for the search: every visible record that matches `filter` matches it too. It lets a
-    /// user who is no admin read the index, and not everything.
+    /// A filter for the search: every visible record that matches `filter` matches it too. For a user
+    /// who is no admin, the search then needs only the index.
     pub fn narrowed(&self, filter: &AuditFilter) -> AuditFilter {
         let user = if self.roles.admin_of.is_empty() { Some(self.user.clone()) } else { filter.user.clone() };
         AuditFilter { user, ..filter.clone() }
@@ -78,7 +78,7 @@ impl VisibleTo {
             || !self.roles.admin_of.is_empty() && record.allocation.and_then(find).is_some_and(|it| self.administers(record, &it))
     }
 
-    /// Whether the user did it, or owns the work or the token to which it was done.
+    /// Whether the user is the record's actor, or the owner of its work or token.
     fn is_named_in(&self, record: &AuditRecord) -> bool {
         record.owner.as_ref() == Some(&self.user)
             || record.token_account() == Some(self.user.as_str())
@@ -89,9 +89,9 @@ impl VisibleTo {
             }
     }
 
-    /// Whether the record's allocation belongs to a tenant of which the user is an admin. The id of a
-    /// forgotten allocation can be used again by somebody else: older records are not of that one. Nor is work of a
-    /// former tenant of the name.
+    /// Whether the record's allocation belongs to a tenant of which the user is an admin. The owners are compared,
+    /// because somebody else may use the id of a forgotten allocation again. Work of a former tenant of the same
+    /// name does not count.
     fn administers(&self, record: &AuditRecord, allocation: &Allocation) -> bool {
         let tenant = self.roles.administered(&allocation.spec.tenant, allocation.ended_at);
         record.owner.as_ref() == Some(&allocation.owner.name) && self.roles.admin_of.contains(tenant)
@@ -194,7 +194,7 @@ mod tests {
         for name in ["node:n1", "member:1", ":"] {
             let user = Principal { name: name.to_owned(), ..test_builders::user() };
             let refused = VisibleTo::new(&user, Roles::default(), |_| false);
-            let why = format!("an account named {name:?} reads no audit log: names with a colon are those of agents and members");
+            let why = format!("account {name:?} cannot read the audit log: names with a colon belong to agents and members");
             assert_eq!(refused.map(|_| ()), Err(Refusal::Malformed { why }));
         }
     }

@@ -1,7 +1,7 @@
 //! Queries and commands. The leader answers; other members forward them to it, once.
 //!
 //! If a submission's claim uses the agent's own node, the leader's answer contains that node's
-//! list, which the session would otherwise bring a moment later: this saves one message and one
+//! list, which the session would otherwise send a moment later: this saves one message and one
 //! queue. Lists are compared by (generation, revision), so their order of arrival does not matter.
 //! A node that a recovered quorum still waits for gets no list, because it must first report what
 //! it has.
@@ -48,7 +48,7 @@ const ANSWER_BYTES_MAX: usize = 32 * 1024 * 1024;
 const ENDED_WORK_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Largest number of allocations in one answer.
 const ALLOCATIONS_MAX: u32 = 5000;
-/// How many allocations one answer has by itself, and the largest number of DAGs in one.
+/// Number of allocations in an answer if the request has no limit; largest number of DAGs in an answer.
 const LIST_MAX: u32 = 1000;
 /// Largest number of service names or endpoints in one answer.
 const SERVICES_MAX: usize = 10_000;
@@ -136,7 +136,7 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
             return Err(Refusal::Malformed { why: "an operator's request must not contain another one".to_owned() });
         }
         Request::RenewCertificate { .. } => {
-            return Err(Refusal::Malformed { why: "only its holder renews a certificate".to_owned() });
+            return Err(Refusal::Malformed { why: "a certificate can only be renewed by its holder".to_owned() });
         }
         Request::RecordAccess(mut access) => {
             // The agent's name is taken from its certificate, not from its request.
@@ -192,9 +192,9 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
 /// would lose its vote otherwise.
 fn may_be_revoked(core: &Core, name: &str) -> Result<(), Refusal> {
     match core.roster().members.keys().find(|id| member_name(**id) == name) {
-        Some(id) => {
-            Err(Refusal::Members { why: format!("{name} is a member of the quorum: `lattice quorum remove {id}` first, or `replace`") })
-        }
+        Some(id) => Err(Refusal::Members {
+            why: format!("{name} is a member of the quorum: remove it first, by `lattice quorum remove {id}` or `replace`"),
+        }),
         None => Ok(()),
     }
 }
@@ -242,8 +242,8 @@ impl Newcomer {
     fn desired(&self, core: &Core) -> Option<DesiredList> {
         let (node, life) = self.here.as_ref().filter(|_| core.leads())?;
         let ledger = core.agreed.ledger();
-        let stands = ledger.node(node).is_some_and(|n| n.incarnation == *life) && !ledger.awaits(node);
-        stands.then(|| ledger.desired(node))
+        let is_current = ledger.node(node).is_some_and(|n| n.incarnation == *life) && !ledger.awaits(node);
+        is_current.then(|| ledger.desired(node))
     }
 }
 
@@ -259,8 +259,8 @@ pub(super) async fn propose(core: &Arc<Core>, actions: Vec<Action>) -> Results {
     }
 }
 
-/// Like [`propose`], but on the way to the leader in one message with the commands of other sessions.
-/// None of these commands may be a reason to refuse the others.
+/// Like [`propose`], but sends commands of several sessions to the leader in one message. A command must
+/// not be a reason to refuse others in the message.
 pub(super) async fn propose_gathered(core: &Arc<Core>, actions: Vec<Action>) -> Results {
     if leader_elsewhere(core).is_none() {
         return core.propose_here(actions).await;
@@ -275,7 +275,7 @@ pub(super) async fn propose_gathered(core: &Arc<Core>, actions: Vec<Action>) -> 
                 tokio::time::sleep(message.pause).await;
             }
         };
-        // A message that is dropped answers that this member is stopping.
+        // If the message is dropped, its senders get the answer that this member is stopping.
         tokio::select! {
             () = member.stop.cancelled() => {}
             () = forwarding => {}
@@ -345,7 +345,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         Request::ExportAudit { filter, after, end } => auditing::export(core, filter, after, end).await,
         Request::ListLeases => Ok(Answer::Leases(leasing::list(core))),
         Request::ListRevocations => Ok(revocations(core)),
-        // Without a stale answer: what somebody may do is not decided by an outdated state.
+        // No stale answer: an outdated state must not decide what somebody may do.
         Request::StandingOf { by, login_tenants, about } => {
             Ok(Answer::Standing(Box::new(core.agreed.ledger().standing_of(&by, &login_tenants, &about))))
         }

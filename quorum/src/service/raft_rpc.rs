@@ -71,9 +71,8 @@ impl RaftService {
         })
     }
 
-    /// Refuses Raft messages of a member whose files belong to another generation: from before a
-    /// recovery of the quorum while this one's are from after it, or the other way round. A member
-    /// without files gets them from one of the two: see [`FileSource`].
+    /// Refuses Raft messages of a member whose files are of another generation: each recovery of the
+    /// quorum begins one. A member without files gets them from one generation: see [`FileSource`].
     fn same_generation(&self, member: u64, theirs: Option<u64>, stores: bool) -> Result<(), Status> {
         let Some(theirs) = theirs else { return Ok(()) };
         let differs = match self.core.agreed.generation() {
@@ -84,7 +83,7 @@ impl RaftService {
         differs.map_err(|ours| {
             let older = if theirs < ours { member } else { self.core.config.id };
             let why = format!(
-                "member {member} is of generation {theirs}, this one ({}) of {ours}: the quorum was recovered between them. Stop member {older}, move its data_dir away, and start it with an empty one",
+                "member {member} is of generation {theirs}, and member {} of generation {ours}: the quorum was recovered, and member {older} still has the state from before. Stop it, move its data_dir away, and start it with an empty one",
                 self.core.config.id
             );
             self.core.identity.credentials.refused().count(Cause::Generation, &why);

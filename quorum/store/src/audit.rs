@@ -4,7 +4,7 @@
 //!   audit/00000000000000000001.audit   sealed: records 1 … 32,768, then the seal; never changed again
 //!   audit/00000000000000000001.index   the offsets of an allocation's, a user's … records ([`index`])
 //!   audit/00000000000000032769.audit   the active one: appended to
-//!   audit/begins                       after which record the chain here begins ([`base`]); missing: with the first
+//!   audit/begins                       the record after which the chain begins ([`base`]); no file: with record 1
 //! ```
 //!
 //! The chain is *derived*: records of entries after the last snapshot are created again by applying
@@ -13,9 +13,9 @@
 //! another member and checked against the snapshot's head. Segments end at the same record numbers
 //! on every member.
 //!
-//! Segments up to a checkpoint that the ledger has, and that the archive therefore has, may be deleted
-//! ([`AuditChain::prune`]). A chain that begins behind a checkpoint is as well verified as a whole
-//! one: its links lead from there to the head that the ledger has.
+//! The ledger has checkpoints only of records that the archive has, so segments up to a checkpoint may
+//! be deleted ([`AuditChain::prune`]). The rest is verified as well as a complete chain: its links lead
+//! from the checkpoint to the head in the ledger.
 
 mod base;
 mod index;
@@ -55,7 +55,7 @@ pub struct AuditChain {
     full: Vec<Arc<Active>>,
     active: Option<Active>,
     head: AuditHead,
-    /// How many bytes of segments the start has read.
+    /// How many bytes of segments [`Self::open`] has read.
     opened_bytes: u64,
     /// How many of the next appends find no space on the disk.
     #[cfg(test)]
@@ -178,8 +178,8 @@ impl AuditChain {
         &self.base
     }
 
-    /// Begins behind `base`, as another member does, if that is beyond everything here. The segments
-    /// here stay on the disk until [`remove_before`] is called.
+    /// Begins the chain anew after `base`, where another member's chain begins, if `base` is later than
+    /// all records here. The old segments stay on the disk until [`remove_before`] is called.
     pub fn begin_at(&mut self, base: AuditHead) -> Result<(), StoreError> {
         if base.seq <= self.head.seq {
             return Ok(());
@@ -196,7 +196,7 @@ impl AuditChain {
         let Some(at) = self.sealed.iter().position(|s| s.last.seq == checkpoint.seq) else { return Ok(None) };
         let there = &self.sealed[at];
         if there.last != *checkpoint {
-            let what = format!("the archive has another record {} than this segment", checkpoint.seq);
+            let what = format!("its record {} differs from the one in the archive", checkpoint.seq);
             return Err(StoreError::corrupt(&there.path, there.records_end, what));
         }
         let count = (at + 1).min(self.sealed.len().saturating_sub(kept));
@@ -233,7 +233,7 @@ impl AuditChain {
         while let Some(next) = rest.first() {
             if next.seq <= self.head.seq {
                 if next.seq == self.head.seq && next.hash != self.head.hash {
-                    let what = format!("record {} of the log is not the one that is there", next.seq);
+                    let what = format!("record {} differs from the one in the log", next.seq);
                     return Err(StoreError::corrupt(&self.dir, 0, what));
                 }
                 rest = &rest[1..];
@@ -361,9 +361,9 @@ pub fn is_sealed(path: &Path) -> Result<bool, StoreError> {
 fn remove_behind_a_tear(dir: &Path, paths: impl Iterator<Item = (u64, PathBuf)>) -> Result<(), StoreError> {
     for (_, path) in paths {
         if segment::is_sealed(&path)? {
-            return Err(StoreError::corrupt(&path, 0, "the segment before this one is not whole, and it once was"));
+            return Err(StoreError::corrupt(&path, 0, "the segment before this one is no longer complete"));
         }
-        tracing::warn!(file = %path.display(), "a segment behind a torn one is removed");
+        tracing::warn!(file = %path.display(), "a segment after a torn one is removed");
         fs::remove_file(&path).map_err(StoreError::io(&path, "cannot be removed"))?;
     }
     sync_folder(dir)

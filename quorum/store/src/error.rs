@@ -27,16 +27,16 @@ pub enum StoreError {
     #[error("{} belongs to member {member} of cluster {cluster:?}, not to member {wanted_member} of {wanted_cluster:?}", path.display())]
     Foreign { path: PathBuf, member: u64, cluster: String, wanted_member: u64, wanted_cluster: String },
     #[error(
-        "{} is damaged at byte {offset}: {what}. Nothing was changed. With the other members healthy, put a new one under a new id in its place (`lattice quorum replace`); `lattice quorum recover --plan` shows what to do where they are not",
+        "{} is damaged at byte {offset}: {what}. Nothing was changed. If the other members are healthy, replace this one by a member with a new id (`lattice quorum replace`); if not, `lattice quorum recover --plan` shows what to do",
         path.display()
     )]
     Corrupt { path: PathBuf, offset: u64, what: String },
     #[error(
-        "audit records {first} to {last} are missing here and no other member could send them ({why}). Start a member that has them; where none has, recover from a backup (`lattice quorum recover`)"
+        "audit records {first} to {last} are missing here, and no other member could send them ({why}). Start a member that has them; if no member has them, recover from a backup (`lattice quorum recover`)"
     )]
     AuditMissing { first: u64, last: u64, why: String },
     #[error(
-        "{}: the log begins with entry {first}, and no snapshot contains the entries before it. Nothing was changed. With the other members healthy, put a new one under a new id in its place (`lattice quorum replace`); `lattice quorum recover --plan` shows what to do where they are not",
+        "{}: the log begins with entry {first}, and no snapshot contains the entries before it. Nothing was changed. If the other members are healthy, replace this one by a member with a new id (`lattice quorum replace`); if not, `lattice quorum recover --plan` shows what to do",
         path.display()
     )]
     SnapshotMissing { path: PathBuf, first: u64 },

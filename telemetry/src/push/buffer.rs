@@ -5,8 +5,8 @@
 //! ```
 //!
 //! A file is complete or does not exist: it is written under another name and renamed. It survives the agent, but need
-//! not survive the machine. Only its owner may enter the directory, because it has the values of all users. Others use
-//! the disk too: the configured space stays free for them, and the buffer drops batches for it.
+//! not survive the machine. Only its owner may enter the directory, because it has the values of all users. The disk has
+//! other users: the buffer drops batches so that the configured space stays free for them.
 
 use super::disk::{Disk, Real, Spare};
 use std::collections::VecDeque;
@@ -81,7 +81,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Opens or creates it, with the batches that an earlier process left.
+    /// Opens or creates the buffer, with the batches that an earlier process left.
     pub fn open(dir: &Path, bytes_max: u64, spare: Spare) -> Result<Self, BufferError> {
         Self::on(Box::new(Real), dir, bytes_max, spare)
     }
@@ -191,7 +191,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Drops batches until the disk has this many bytes more than must stay free.
+    /// Drops batches until the disk has this many free bytes beyond its reserve.
     fn leave_spare(&mut self, wanted: u64) -> Result<(), BufferError> {
         let mut missing_bytes = self.missing_bytes(wanted);
         if missing_bytes == 0 {
@@ -402,7 +402,7 @@ mod tests {
         assert_eq!(state.dropped(), 1);
         disk.with(|faults| faults.write = Some(EIO));
         assert!(buffer.put(&[9; 10], 1).is_err());
-        assert_eq!(state.dropped(), 1, "nothing is dropped for what no room would help");
+        assert_eq!(state.dropped(), 1, "nothing is dropped if space would not help");
         assert_eq!(drain(&mut buffer), [(1, 1), (2, 1), (3, 1)]);
         fs::remove_dir_all(&dir).unwrap();
     }

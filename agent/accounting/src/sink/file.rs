@@ -27,7 +27,7 @@ pub(crate) enum FileSinkError {
         #[source]
         source: io::Error,
     },
-    #[error("accounting.file_sink.path {}: its end is no record, so another program writes to it: name another file", path.display())]
+    #[error("accounting.file_sink.path {}: its last line is not a record, so another program writes to it: name another file", path.display())]
     OtherFile { path: PathBuf },
     #[error("{}: a file of this name is there already, and a full file would replace it: move it away", path.display())]
     IsThere { path: PathBuf },

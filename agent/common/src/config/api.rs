@@ -120,7 +120,7 @@ pub enum ApiSettingsError {
     Oidc(#[from] OidcSettingsError),
     #[error("api.tls_cert and api.tls_key belong together: set both, or neither to use the agent's own certificate")]
     HalfCertificate,
-    #[error("api.client_certificates are those of the cluster's authority, and api.client_ca names others: set one of the two")]
+    #[error("api.client_certificates uses the cluster's authority, and api.client_ca another one: set only one of the two")]
     TwoAuthorities,
     #[error("api.origins: {origin:?} is not an origin: write it as browsers do, https://HOST or https://HOST:PORT in lower case")]
     Origin { origin: String },
@@ -209,7 +209,7 @@ mod tests {
             settings.validate().unwrap();
             assert_eq!(settings.client_certificates, mode, "{text}");
         }
-        assert!(refused("{client_certificates: allowed, client_ca: /etc/ca.crt}").ends_with("set one of the two"));
+        assert!(refused("{client_certificates: allowed, client_ca: /etc/ca.crt}").ends_with("set only one of the two"));
     }
 
     #[test]

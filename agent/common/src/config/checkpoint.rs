@@ -20,15 +20,14 @@ pub enum NoCheckpoints {
     #[error("neither checkpoint.store nor logs.store is configured")]
     NoStore,
     #[error(
-        "{setting} {url}: others can enter {} (mode {mode:o}), and would read users' checkpoints: chmod 700 it, or name another place as \
-         checkpoint.store",
+        "{setting} {url}: other users can enter {} (mode {mode:o}) and could read users' checkpoints: chmod 700 it, or set \
+         checkpoint.store to another directory",
         .dir.display()
     )]
     OthersEnterStore { setting: &'static str, url: String, dir: PathBuf, mode: u32 },
     #[error(
-        "checkpoint.dir {} is on {kind}, which other nodes may have as well, and requests and answers of two nodes would lie in one \
-         place: name a directory on a disk of the node as checkpoint.dir; what nodes share is the store, as checkpoint.store.url: \
-         file:///DIRECTORY there",
+        "checkpoint.dir {} is on {kind}, which other nodes may share, so files of different nodes would mix: set checkpoint.dir to a \
+         directory on a disk of this node, and name a shared directory as the store (checkpoint.store.url: file:///DIRECTORY)",
         .dir.display()
     )]
     SharedDirectory { dir: PathBuf, kind: String },
@@ -79,12 +78,12 @@ pub struct CheckpointSettings {
     /// Cost of a gigabyte in the store, in seconds of a node; 0 to 1e9.
     pub storage_cost_node_seconds_per_gb: f64,
     /// Seconds for which checkpoints are retained after their allocation has ended; 0: until
-    /// somebody removes them. The time is over only when the clocks of the removing agent, of the
-    /// store and of the quorum all say so. Checkpoints of an allocation that the quorum does not
+    /// somebody removes them. They are removed only when this time is over by the clocks of the
+    /// removing agent, of the store and of the quorum. Checkpoints of an allocation that the quorum does not
     /// know, and that no agent saw end, stay.
     pub retention_seconds: u64,
-    /// How many checkpoints of one allocation are retained, counted back from the last one that the
-    /// quorum has through those that it was made from; 0: all.
+    /// How many checkpoints of one allocation are retained: the last one that the quorum has, and
+    /// then from each one its predecessor; 0: all.
     pub keep: usize,
     /// Seconds between two sweeps for expired checkpoints; 1 to 604,800.
     pub retention_sweep_seconds: u64,

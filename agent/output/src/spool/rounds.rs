@@ -1,5 +1,5 @@
-//! Looks in rounds at the output that does not grow now, of all allocations together: one task and
-//! one thread wake up for all of them.
+//! Looks in rounds at output that does not grow at present: one task and one thread wake up for all
+//! allocations together.
 //!
 //! ```text
 //!   look ──▶ waiting ─ the time between two rounds ─▶ one after the other ──▶ each gets its own result

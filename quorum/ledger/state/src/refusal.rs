@@ -182,7 +182,7 @@ pub enum Refusal {
     ReservationOver { name: String, end: Timestamp },
     #[error("allocation {id} may begin only in the window of reservation {name}: from {start} to {end}")]
     OutsideReservation { id: AllocationId, name: String, start: Timestamp, end: Timestamp },
-    #[error("node {node} is of vCluster {vcluster} already")]
+    #[error("node {node} belongs to vCluster {vcluster} already")]
     NodeHasHome { node: NodeId, vcluster: String },
     #[error("allocation {id} is {state}, not Running")]
     NotRunning { id: AllocationId, state: AllocationState },

@@ -89,11 +89,11 @@ impl UsageRecords {
         self.records.iter()
     }
 
-    /// Adds what was used, and drops what is outdated, and the oldest if all that may be dropped have more
-    /// than `bytes_max`. `kept`: the record is never dropped. Returns the first day that has more than before.
+    /// Adds a use. Then drops outdated records, and the oldest ones while all droppable records together
+    /// exceed `bytes_max`. `kept`: the record is never dropped. Returns the first day that has more than before.
     pub fn add(&mut self, consumer: Consumer, user: &str, span: Span, period: BudgetPeriod, kept: bool, bytes_max: usize) -> Option<u32> {
         let mut record = self.records.get(&consumer).cloned().unwrap_or_default();
-        self.index_no_longer(&consumer, &record);
+        self.unindex(&consumer, &record);
         let changed = Arc::make_mut(&mut record);
         if changed.user != user {
             user.clone_into(&mut changed.user);
@@ -112,17 +112,17 @@ impl UsageRecords {
         first_day
     }
 
-    /// The consumer's record may be dropped from now on, or not.
+    /// Sets whether the consumer's record may be dropped.
     pub fn set_droppable(&mut self, consumer: &Consumer, droppable: bool, bytes_max: usize) {
         let Some(record) = self.records.get(consumer).cloned() else { return };
-        self.index_no_longer(consumer, &record);
+        self.unindex(consumer, &record);
         if droppable {
             self.index(consumer, &record);
             self.drop_excess(bytes_max);
         }
     }
 
-    /// Derives what is not part of the replicated state. `is_kept`: those that are never dropped.
+    /// Derives what is not part of the replicated state. `is_kept`: whether a consumer's record is never dropped.
     pub fn build_index(&mut self, is_kept: impl Fn(&Consumer) -> bool) {
         (self.droppable, self.droppable_bytes, self.users) = (OrdSet::new(), 0, OrdSet::new());
         for (consumer, record) in self.records.clone().iter().filter(|(consumer, _)| !is_kept(consumer)) {
@@ -143,7 +143,7 @@ impl UsageRecords {
         }
     }
 
-    fn index_no_longer(&mut self, consumer: &Consumer, record: &UsageRecord) {
+    fn unindex(&mut self, consumer: &Consumer, record: &UsageRecord) {
         if self.droppable.remove(&Self::place(consumer, record)).is_some() {
             self.droppable_bytes -= usage_record_bytes(consumer, record);
         }
@@ -170,7 +170,7 @@ impl UsageRecords {
     fn drop_oldest(&mut self) {
         let Some((_, oldest)) = self.droppable.get_min().cloned() else { return };
         if let Some(record) = self.records.get(&oldest).cloned() {
-            self.index_no_longer(&oldest, &record);
+            self.unindex(&oldest, &record);
             self.records.remove(&oldest);
         }
     }

@@ -20,7 +20,7 @@ pub enum DependencyRefusal {
     Group,
     #[error("corresponding is between two task groups, and one of the two is none")]
     NotTaskGroups,
-    #[error("the tasks of {FOLLOWERS_MAX} other groups correspond to its tasks already, and no more are possible")]
+    #[error("{FOLLOWERS_MAX} other groups correspond to it already, which is the maximum")]
     TooManyFollowers,
     #[error("the tasks of a group correspond to those of {FOLLOWERS_MAX} others at most")]
     TooManyFollowed,
