@@ -30,7 +30,7 @@ pub enum AppMessageError {
     PathCharacters { path: String },
     #[error("{path:?}: its BLAKE3 has to be 64 hexadecimal digits")]
     Blake3 { path: String },
-    #[error("{path:?}: it is listed twice")]
+    #[error("file {path:?} is listed twice")]
     ListedTwice { path: String },
 }
 

@@ -46,7 +46,7 @@ pub enum BeginError {
     NotHere { allocation: AllocationId },
     #[error("allocation {} belongs to {owner}", .allocation.short())]
     NotTheOwner { allocation: AllocationId, owner: String },
-    #[error("allocation {} was submitted without --checkpoint: it does not say how it is asked to save itself", .allocation.short())]
+    #[error("allocation {} was submitted without --checkpoint, so it cannot be asked to save itself", .allocation.short())]
     NoPolicy { allocation: AllocationId },
     #[error(transparent)]
     Unavailable(#[from] CheckpointsUnavailable),
@@ -55,11 +55,11 @@ pub enum BeginError {
     #[error(transparent)]
     NotRunning(#[from] NotRunning),
     #[error(
-        "checkpoint {id} was made before, under epoch {epoch}, and another may be in force since: `lattice checkpoint list` shows them; \
-         `lattice checkpoint create` asks for a new one"
+        "checkpoint {id} exists already (made under epoch {epoch}), and there may be newer ones: `lattice checkpoint list` shows them; \
+         `lattice checkpoint create` makes a new one"
     )]
     MadeBefore { id: CheckpointId, epoch: Epoch },
-    #[error("checkpoint {id} was made before: {source}")]
+    #[error("checkpoint {id} exists already, and cannot be read: {source}")]
     MadeBeforeAndDamaged { id: CheckpointId, source: StoreError },
 }
 
@@ -111,7 +111,7 @@ pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Rece
             let nodes = share.nodes.to_vec();
             let length_ms = open.length_ms.clamp(DEADLINE_MS.0, DEADLINE_MS.1);
             let state = Checkpointing::begin(id, epoch, parent, nodes, length_ms, checkpoints.settings().deferral_ms_max(), boottime_ms());
-            // Meanwhile the nodes are looked at; they are asked only once the id is known to be
+            // The head looks at the nodes meanwhile, and asks them only once the id is known to be
             // unused.
             let (new, is_new) = oneshot::channel();
             let view = checkpoints.drive(context, &share, handle.dir(), state, Some(is_new));
@@ -136,9 +136,9 @@ pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Rece
     Ok(items)
 }
 
-/// Refuses an id that a checkpoint already has. Returns whether the id is known to be unused. If
-/// the store is unreachable that is unknown: then writing the manifest will refuse a used id, and
-/// what exists under it must not be removed.
+/// Refuses an id that a checkpoint already has. Returns whether the id is known to be unused; it is
+/// not if the store is unreachable. Then the write of the manifest refuses a used id, and objects
+/// under that id must not be removed.
 async fn unused(context: &Shared, share: &DesiredShare, id: CheckpointId) -> Result<bool, BeginError> {
     let (store, owner) = (context.checkpoints.store()?, owner_of(share));
     let Ok(found) = tokio::time::timeout(STORE_ANSWER_TIMEOUT, store.manifest(&owner, id)).await else { return Ok(false) };
@@ -207,7 +207,7 @@ fn item(state: &Checkpointing) -> CheckpointItem {
             let seconds = state.length_ms / 1000;
             let names: Vec<&str> = waited_for.iter().map(NodeId::as_str).collect();
             let whom = if names.is_empty() { "the store".to_owned() } else { names.join(", ") };
-            ended(format!("{whom} did not answer within {seconds} s, extended once by half of it"), None)
+            ended(format!("{whom} did not answer within {seconds} s and one extension by half of that"), None)
         }
         CheckpointPhase::Asking { deadline, .. } | CheckpointPhase::Saving { deadline, .. } => {
             let describe = |node: &NodeId| match state.progress.get(node) {
@@ -223,9 +223,9 @@ fn item(state: &Checkpointing) -> CheckpointItem {
             CheckpointItem::Progress { id, state: phase, detail: format!("waits for {}{extended}", awaited.join(", ")) }
         }
         CheckpointPhase::Deferred { .. } => {
-            CheckpointItem::Progress { id, state: phase, detail: "the application asked for a later moment".to_owned() }
+            CheckpointItem::Progress { id, state: phase, detail: "the application asked to save itself later".to_owned() }
         }
-        CheckpointPhase::Verifying { .. } => CheckpointItem::Progress { id, state: phase, detail: "the manifest is written".to_owned() },
+        CheckpointPhase::Verifying { .. } => CheckpointItem::Progress { id, state: phase, detail: "writing the manifest".to_owned() },
         CheckpointPhase::Committing { .. } => CheckpointItem::Progress { id, state: phase, detail: "waits for the quorum".to_owned() },
     }
 }
@@ -253,7 +253,7 @@ async fn written_down(dir: &ShimDir, epoch: Epoch) -> Option<Checkpointing> {
     match serde_json::from_slice::<Checkpointing>(&bytes) {
         Ok(state) => Some(state).filter(|state| state.epoch == epoch),
         Err(error) => {
-            tracing::warn!(path = %dir.checkpoint().display(), %error, "the state of a checkpoint cannot be read: it is given up");
+            tracing::warn!(path = %dir.checkpoint().display(), %error, "the stored state of a checkpoint cannot be read: the checkpoint is given up");
             None
         }
     }
@@ -311,7 +311,7 @@ impl Checkpoints {
             };
             context.tasks.spawn(driver.run(queue));
         } else if came_to_nothing {
-            // The run of the agent that ended it may not have removed what it left.
+            // An earlier run of the agent ended it, and may not have removed its objects.
             let (tasks, context, share) = (&context.tasks, Arc::clone(context), Arc::clone(share));
             tasks.spawn(async move { late::discard(&context, &share, id, reported).await });
         }
@@ -334,8 +334,8 @@ struct Driver {
     dir: ShimDir,
     state: Checkpointing,
     out: watch::Sender<Checkpointing>,
-    /// Present until the store was asked whether the id is used; `false`: that is unknown. Closed
-    /// without a value: the id is used, or the caller is gone.
+    /// Receives whether the id is known to be unused; `None` once it has. Closed without a value:
+    /// the id is used, or the caller is gone.
     is_new: Option<oneshot::Receiver<bool>>,
     events: mpsc::Sender<CheckpointEvent>,
     /// Tasks of the present state; aborted with it.
@@ -471,7 +471,7 @@ impl Driver {
             && self.state.end().is_none()
             && !matches!(self.state.phase, CheckpointPhase::Committing { .. })
         {
-            let why = format!("it cannot be written down on {}: {error}", self.context.me);
+            let why = format!("its state cannot be written to the disk of {}: {error}", self.context.me);
             self.state.phase = CheckpointPhase::Ended(CheckpointEnd::Failed { why });
         }
         if let Err(error) = written {
@@ -492,7 +492,7 @@ impl Driver {
             return;
         }
         if let Err(error) = tokio::fs::remove_file(self.dir.checkpoint()).await {
-            tracing::warn!(allocation = %self.share.allocation, %error, "an earlier state of a checkpoint that was given up stays");
+            tracing::warn!(allocation = %self.share.allocation, %error, "the stored state of a failed checkpoint cannot be removed");
         }
     }
 

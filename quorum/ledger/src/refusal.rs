@@ -51,8 +51,8 @@ pub enum Refusal {
     )]
     NodeRemoved { node: NodeId, by: String, at: Timestamp, reason: String },
     #[error(
-        "node {node} was removed without a report of what was left of its work, and some may still run in this boot: boot the machine, and \
-         it registers by itself then"
+        "node {node} was removed before it reported that its work had ended, and that work may still run: boot the machine, and the node \
+         registers by itself"
     )]
     NeedsBoot { node: NodeId },
     #[error("node {node} cannot be removed: {why}")]
@@ -70,7 +70,7 @@ pub enum Refusal {
     #[error("allocation {id} was requeued {}, the claim saw {seen}", counted(*now, "time"))]
     StaleRequeueCount { id: AllocationId, seen: u32, now: u32 },
     /// See [`lattice_model::Claim::after`].
-    #[error("allocation {ahead} is ahead of {id} and waits still")]
+    #[error("allocation {ahead} is ahead of {id} and still waits")]
     WaitsAhead { id: AllocationId, ahead: AllocationId },
     /// At most 16 conflicts.
     #[error("the claim conflicts with the current state: {}", conflicts.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
@@ -139,14 +139,14 @@ pub enum Refusal {
     NotOfProject { tenant: String, project: String, user: String },
     #[error("{subject} is no member of project {project:?} of tenant {tenant:?}")]
     NoSuchProjectMember { tenant: String, project: String, subject: SubjectName },
-    /// Also where the requester may not know of it.
+    /// Also if the requester may not see it.
     #[error("there is no token {id}")]
     NoSuchToken { id: TokenId },
     #[error("tenant {name:?} exists already, with other quotas")]
     TenantExists { name: String },
     #[error("tenant {name:?} has work that has not ended: {}", counted(*live, "allocation"))]
     TenantHasWork { name: String, live: u64 },
-    #[error("there are {most} {what} already, and no more are accepted")]
+    #[error("the limit of {most} {what} is reached")]
     TooMany { what: String, most: u64 },
     /// The caller should ask the named leader, or retry later if none is named.
     #[error("{}", leader.map_or("no member leads at present".to_owned(), |leader| format!("member {leader} leads")))]
@@ -256,19 +256,19 @@ pub enum Refusal {
     #[error("ended work of this cluster goes to accounting store {store}")]
     OtherStore { store: Uuid },
     /// A system admin has moved accounting away from this store.
-    #[error("accounting was moved away from store {store}: the next one that begins is another one")]
+    #[error("accounting was moved away from store {store}, so this store accepts no more ended work")]
     FormerStore { store: Uuid },
     /// Accounting is not moved before the store has everything.
     #[error("accounting store {store} still lacks {} of this cluster", counted(*waiting, "end"))]
     StoreBehind { store: Uuid, waiting: u64 },
-    /// So much waits for the store that a correction would take memory of ends.
-    #[error("{} wait for accounting store {store}, and no record is corrected meanwhile", counted(*waiting, "record"))]
+    /// So much waits for the store that a correction would displace ended work.
+    #[error("{} wait for accounting store {store}, and until they are stored no record can be corrected", counted(*waiting, "record"))]
     StoreTooFarBehind { store: Uuid, waiting: u64 },
     #[error("no agent with the role accounting has stored ended work yet")]
     NoStore,
-    #[error("the records {what} would have {bytes} bytes; at most {most} are kept")]
+    #[error("the records {what} would take {bytes} bytes of memory; at most {most} are possible")]
     DagMemory { what: String, bytes: u64, most: u64 },
-    #[error("the tasks of {whose}'s groups that have not ended would take {bytes} bytes of memory; at most {most} are kept")]
+    #[error("the tasks of {whose}'s groups that have not ended would take {bytes} bytes of memory; at most {most} are possible")]
     GroupMemory { whose: String, bytes: u64, most: u64 },
     /// `whose`: the user's or tenant's name.
     #[error("{}", over_user_limit(*limit, whose, [*current, *requested, *most], *retry_ms))]
@@ -432,7 +432,7 @@ impl Refusal {
                 "if that store is not used any more: `lattice admin accounting move`, with --force if it is lost".to_owned()
             }
             Self::FormerStore { .. } => {
-                "let an agent with another store begin; or let this store go on: `lattice admin accounting move --force`".to_owned()
+                "start an agent of role accounting with another store, or return to this one: `lattice admin accounting move --force`".to_owned()
             }
             Self::StoreBehind { .. } => {
                 "try again when `lattice admin accounting status` shows that nothing waits; --force moves at once, and what that store has \
@@ -512,17 +512,21 @@ pub enum UpdateRefusal {
     HasEnded { state: AllocationState },
     #[error("its walltime is over, and its work is being ended")]
     WalltimeIsOver,
-    #[error("it runs for {} already, so {} is the least that its walltime can be", clock_text(*ran), clock_text(*least))]
+    #[error("it has run for {}, so its walltime must be at least {}", clock_text(*ran), clock_text(*least))]
     TooShort { ran: Duration, least: Duration },
-    #[error("it is {state}, and only operators lengthen the walltime of work that has nodes: other work was planned with its end")]
+    #[error(
+        "it is {state}, and only operators lengthen the walltime of work that has nodes, because the starts of other work were planned from its end"
+    )]
     LongerWithNodes { state: AllocationState },
-    #[error("it is {state}, and only operators raise the preemption class of work that has nodes: other work counts on it")]
+    #[error(
+        "it is {state}, and only operators raise the preemption class of work that has nodes, because other work may count on preempting it"
+    )]
     HigherWithNodes { state: AllocationState },
-    #[error("it has nodes that vCluster {lender} has lent to it, and does not lend to such work")]
+    #[error("it runs on nodes of vCluster {lender}, which does not lend its nodes to work with these settings")]
     NodesAreLent { lender: String },
     #[error("it scales by no metric, so it has no target for one")]
     NoMetric,
-    #[error("it is {state}: a time at which it begins, and a deadline, are for work that waits")]
+    #[error("it is {state}, and its begin time and deadline can be changed only while it waits")]
     HasBegun { state: AllocationState },
     #[error("only operators put work before equal work, by a smaller nice")]
     SmallerNice,
@@ -539,8 +543,8 @@ impl UpdateRefusal {
             Self::LongerWithNodes { .. } => "ask root on a machine whose agent has the role api; its owner may shorten it".to_owned(),
             Self::HigherWithNodes { .. } => "ask root on a machine whose agent has the role api; its owner may lower it".to_owned(),
             Self::NodesAreLent { lender } => format!(
-                "`lattice preempt --hold {id}` has it give its nodes back; it can be changed then, and `lattice resume {id}` lets it continue \
-                 on nodes that are not lent by {lender}"
+                "give its nodes back with `lattice preempt --hold {id}`, change it, and let it continue with `lattice resume {id}` on nodes that \
+                 are not lent by {lender}"
             ),
             Self::HasBegun { .. } => format!("`lattice requeue {id}` puts it back into its queue"),
             Self::SmallerNice => "give the nice that it has, or a larger one; or ask an operator".to_owned(),
@@ -555,34 +559,34 @@ impl UpdateRefusal {
 /// Why a submission cannot depend on an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum DependencyRefusal {
-    /// Also where the submitter may not know of it.
-    #[error("there is none, or it ended so long ago that it is not known any more")]
+    /// Also if the submitter may not see it.
+    #[error("it does not exist, or it ended so long ago that the quorum has forgotten it")]
     Unknown,
     #[error("it is the allocation itself")]
     Itself,
-    #[error("it is another user's, and mutex and corresponding change what both of them do")]
+    #[error("it belongs to another user, and mutex or corresponding would also affect that user's work")]
     NotYours,
-    #[error("{DEPENDENCIES_MAX} others exclude it already, and no more are possible")]
+    #[error("{DEPENDENCIES_MAX} allocations exclude it by mutex already, and that is the most")]
     TooMany,
-    #[error("mutex is between allocations that get nodes themselves: task groups have lanes for that, and scaled services replicas")]
+    #[error("mutex is not possible with task groups and scaled services, because they hold no nodes themselves")]
     Group,
-    #[error("corresponding is between two task groups, and one of the two is none")]
+    #[error("corresponding needs two task groups, and one of the two allocations is none")]
     NotTaskGroups,
-    #[error("the tasks of {FOLLOWERS_MAX} other groups correspond to its tasks already, and no more are possible")]
+    #[error("the tasks of {FOLLOWERS_MAX} groups correspond to its tasks already, and that is the most")]
     TooManyFollowers,
-    #[error("the tasks of a group correspond to those of {FOLLOWERS_MAX} others at most")]
+    #[error("the tasks of a group can correspond to those of at most {FOLLOWERS_MAX} other groups")]
     TooManyFollowed,
 }
 
 impl DependencyRefusal {
     fn remedy(self) -> Option<String> {
         match self {
-            Self::Unknown => Some("`lattice status` lists what is known; leave out what has ended well".to_owned()),
-            Self::NotYours => Some("another user's work can be waited for with the other conditions".to_owned()),
+            Self::Unknown => Some("`lattice status` lists the known allocations; leave out those that have ended successfully".to_owned()),
+            Self::NotYours => Some("use success, failure, any or after: these only wait for that work".to_owned()),
             Self::TooMany | Self::TooManyFollowers => Some("submit again when some of them have ended".to_owned()),
-            Self::TooManyFollowed => Some("have one group correspond to some of them, and this one to that group".to_owned()),
-            Self::NotTaskGroups => Some("use success, which waits until all of it has succeeded".to_owned()),
-            Self::Group => Some("task groups and scaled services wait, and are waited for, with success, failure, any or after".to_owned()),
+            Self::TooManyFollowed => Some("let another group correspond to some of them, and this group to that one".to_owned()),
+            Self::NotTaskGroups => Some("use success, which waits until the whole allocation has succeeded".to_owned()),
+            Self::Group => Some("use success, failure, any or after".to_owned()),
             Self::Itself => None,
         }
     }
