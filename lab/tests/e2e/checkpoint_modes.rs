@@ -578,11 +578,11 @@ fn calls_foreign(w: &World) {
 }
 
 fn deaf(w: &World) {
-    for (mode, expected) in [("shmem", "no process listens on the page"), ("grpc", "nothing of it waits at its agent's socket")] {
+    for (mode, expected) in [("shmem", "no process listens on the page"), ("grpc", "no process of the work waits in a call")] {
         let id = w.submit(&[&format!("--checkpoint={mode}"), "--", "/bin/sleep", "600"]);
         w.running(&id);
         let done = w.run(&["checkpoint", "create", &id]);
-        assert!(done.code() == 1 && done.err().contains(expected) && done.err().contains("nothing was asked"), "{}", done.err());
+        assert!(done.code() == 1 && done.err().contains(expected) && done.err().contains("no request was made"), "{}", done.err());
         assert_eq!(text(&w.status(&id), "state"), "Running");
         w.ok(&["cancel", &id]);
         w.ended(&id);

@@ -224,8 +224,8 @@ async fn an_older_copy_of_the_database_goes_on_and_says_what_it_lacks() {
     let mut restored = follower(&ledger, &directory);
     settle(&mut restored).await;
     assert_eq!(stored(&restored).await, [1, 2, 6]);
-    let lacks = "accounting store: the database lacks ends 3 to 5, which it had before: it is an older copy, and goes on; copy them into \
-                 it from a newer one";
+    let lacks = "accounting store: the database lacks the records 3 to 5, which it had before: it is an older copy, and is used as it is; \
+                 copy these records into it from a newer copy";
     assert_eq!(restored.problems.lines(), [lacks]);
 }
 
