@@ -20,7 +20,7 @@ const FILES_MAX: usize = 64 * 1024 / 11;
 /// Why a message of an application is refused.
 #[derive(Debug, Error)]
 pub enum AppMessageError {
-    #[error("percent: {0}; 0 to 100 are possible")]
+    #[error("percent is {0}, and must be 0 to 100")]
     Percent(u32),
     #[error("the names of its files have more than 64 KiB: give the number of files and bytes instead, or pack them with tar")]
     TooManyFiles,

@@ -561,7 +561,7 @@ fn calls_foreign(w: &World) {
     w.ok(&["node", "cordon", if node == "n1" { "n2" } else { "n1" }, "--reason", "the test's"]);
     let lattice = format!("LATTICE={}", binaries().lattice().display());
     let asks = format!("\"$LATTICE\" checkpoint done {token}; echo code $?");
-    for (more, expected) in [(vec!["--checkpoint=grpc"], "is not asked for now"), (vec![], "submitted without --checkpoint=grpc")] {
+    for (more, expected) in [(vec!["--checkpoint=grpc"], "there is no request"), (vec![], "submitted without --checkpoint=grpc")] {
         let mut args = vec!["--env", &lattice, "--cores", "1", "--nodes", "1"];
         args.extend(more);
         args.extend(["--", "/bin/sh", "-c", &asks]);
