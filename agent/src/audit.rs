@@ -49,7 +49,7 @@ pub async fn run(context: Shared, stop: CancellationToken) {
     let kernel = context.work.measuring.kernel().clone();
     let events = match kernel.audit(|audit| audit.events()) {
         Ok(Some(events)) => events,
-        Ok(None) => return refuse(&context, "somebody else reads the events", &stop).await,
+        Ok(None) => return refuse(&context, "another reader of the kernel's events is active", &stop).await,
         Err(error) => return refuse(&context, &error.to_string(), &stop).await,
     };
     let ready = events.ready().and_then(readable);

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   bus, kernel log (every 5 s) ─┐                          ┌─▶ Offer: the session registers anew
-//!   drivers (health.period) ─────┴─▶ device_health (pure) ──┼─▶ Brain: ends work whose GPU is lost, or whose GPU's
-//!   both after each allocation                              │   error hit it; withholds GPUs that are not well
+//!   drivers (health.period) ─────┴─▶ device_health (pure) ──┼─▶ Brain: ends work if its GPU is lost, or had an error
+//!   both after each allocation                              │   that stops programs; withholds GPUs that are not well
 //!                                                           └─▶ Health, `lattice node status`
 //! ```
 //!
@@ -253,7 +253,7 @@ impl GpuWatching {
             // Only work that ran when the error occurred is ended.
             let had = |worker: AllocationHandle| worker.since.0 <= at;
             if context.work.allocations.of_epoch(share.allocation, share.epoch).is_some_and(had) {
-                let why = format!("XID {number} ({what}) of its GPU {key} hit it: it has to start again, the GPU is well");
+                let why = format!("its GPU {key} reported XID {number} ({what}): the program must start again, the GPU itself is well");
                 tracing::warn!(allocation = %share.allocation, %why, "work is ended for an error of its GPU");
                 context.work.driver.send(Event::Hit { allocation: share.allocation, epoch: share.epoch, why }).await;
             }

@@ -83,7 +83,7 @@ fn datagrams() {
     Target::new("gossip-datagrams", sent).fuzz(|bytes| {
         let (mut b, mut out) = (core("b", 2), Vec::new());
         b.handle(1_000, Event::Datagram { from: addr(1), bytes }, &mut out);
-        assert!(b.members().count() <= 2, "one datagram of two nodes made three");
+        assert!(b.members().count() <= 2, "a datagram between two nodes created a third member");
     });
 }
 

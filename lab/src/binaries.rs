@@ -1,4 +1,4 @@
-//! The product's binaries: built into the directory of the lab's own, in the same profile.
+//! The product's binaries, built into the directory of the lab's own binaries and with the same profile.
 
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
@@ -14,8 +14,8 @@ const NEEDED: [(&str, &str); 5] = [
     ("lattice-cli", "lattice"),
 ];
 
-/// Built together with them, although no cluster needs them: the library for programs in C, and the lab itself, without
-/// which cargo would compile the shared packages a second time, with fewer features.
+/// Packages that no cluster needs, but that are built too: the library for programs in C, and the lab itself. Without the
+/// lab, cargo would compile the shared packages a second time, with fewer features.
 const ALSO_BUILT: [&str; 2] = ["lattice-checkpoint", "lattice-lab"];
 
 /// The location of the binaries.
@@ -68,8 +68,8 @@ impl Binaries {
         self.build_with(packages.into_iter().chain(ALSO_BUILT).chain(["lattice-lab-bench"]).flat_map(|package| ["-p", package]))
     }
 
-    /// The same for tests that `cargo test --workspace` built: with the features that it chose, so that nothing is
-    /// compiled twice.
+    /// Builds them for tests that `cargo test --workspace` built: with the same features, so that nothing is compiled
+    /// twice.
     pub fn build_for_tests(&self) -> Result<()> {
         self.build_with(["--workspace", "--bins", "--test", "e2e"])
     }

@@ -75,7 +75,7 @@ pub enum RoleError {
     #[error("the role claiming-user belongs to nodes that a user claims for sensitive work, which is not built yet")]
     ClaimingUser,
     /// None of the roles.
-    #[error("{given:?} is no role: tenant-admin, operator or system-admin")]
+    #[error("{given:?} is not a role: give tenant-admin, operator or system-admin")]
     Unknown {
         /// The text.
         given: String,

@@ -276,8 +276,8 @@ pub struct Leaving {
     /// Whether it was removed while the node was silent. Until the node reports that nothing is
     /// left, it gets no new work.
     pub fenced: bool,
-    /// Whose it is: the allocation may have ended since, and is then in no list of work. `None`:
-    /// that is not known.
+    /// Who owns the allocation, which may have ended and then is in no list of work. `None`:
+    /// unknown.
     pub owner: Option<WorkOwner>,
 }
 
@@ -396,7 +396,7 @@ impl Node {
         self.hold(HoldKind::Disable).or_else(|| self.hold(HoldKind::Failure))
     }
 
-    /// Why no new work may be placed here, as far as the quorum knows; `None`: it may.
+    /// Why no new work may be placed here, as far as the quorum knows; `None`: work may be placed.
     pub fn unclaimable(&self) -> Option<String> {
         if !self.schedulable {
             return Some("takes no work (schedulable: false)".to_owned());

@@ -111,7 +111,7 @@ pub enum NoSuchIndices {
     #[error("{0} is larger than the largest index, {INDEX_MAX}")]
     TooLarge(String),
     /// There are too many.
-    #[error("more than {TASKS_MAX} tasks: make several groups of them")]
+    #[error("more than {TASKS_MAX} tasks: split them into several groups")]
     TooMany,
     /// There are too many separate runs.
     #[error("more than {RUNS_MAX} separate ranges: number the tasks without gaps and look their values up by index")]

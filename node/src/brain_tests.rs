@@ -464,14 +464,14 @@ fn work_with_a_lost_gpu_fails_and_nobody_gets_that_gpu_until_it_is_back() {
 fn work_that_an_error_hit_fails_once_under_its_own_claim() {
     let mut brain = brain();
     step(&mut brain, list(1, vec![share(1, 1, AllocationState::Staging, 1), share(2, 1, AllocationState::Staging, 1)]));
-    let hit = |epoch| Event::Hit { allocation: alloc(1), epoch: Epoch(epoch), why: "XID 31 hit it".to_owned() };
+    let hit = |epoch| Event::Hit { allocation: alloc(1), epoch: Epoch(epoch), why: "its GPU reported XID 31".to_owned() };
     assert_eq!(names(&step(&mut brain, hit(1))), [] as [&str; 0], "nothing runs yet");
     step(&mut brain, Event::Prepared { allocation: alloc(1), epoch: Epoch(1), result: Ok(()) });
     assert_eq!(names(&step(&mut brain, hit(2))), [] as [&str; 0], "another claim of it");
     let before = brain.reports().count();
     assert_eq!(names(&step(&mut brain, hit(1))), ["report", "stop"]);
     let reports: Vec<String> = brain.reports().skip(before).map(|r| format!("{:?}", r.item)).collect();
-    assert!(reports.len() == 1 && reports[0].contains("NodeLost") && reports[0].contains("XID 31 hit it"), "{reports:?}");
+    assert!(reports.len() == 1 && reports[0].contains("NodeLost") && reports[0].contains("its GPU reported XID 31"), "{reports:?}");
     assert_eq!([1, 2].map(|n| brain.local(alloc(n)).unwrap().phase), [Phase::Stopping, Phase::Preparing]);
     assert_eq!(names(&step(&mut brain, hit(1))), [] as [&str; 0], "the same error again");
 }

@@ -87,7 +87,7 @@ impl fmt::Display for Response {
         f.pad(match self {
             Self::None => "nothing to do",
             Self::Warn => "look after it",
-            Self::RestartApplication => "the program that was hit has to be started again, the GPU is well",
+            Self::RestartApplication => "the program must be started again, the GPU itself is well",
             Self::Reset => "reset the GPU, which is not offered until then",
             Self::Replace => "replace the GPU, which is not offered any more",
             Self::Drain => "drain the node, then restart or repair the machine",

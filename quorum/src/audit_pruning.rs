@@ -34,9 +34,9 @@ const RETRY_PAUSE: Duration = Duration::from_secs(60);
 enum PruneError {
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("the task failed")]
+    #[error("the task that deletes records failed")]
     Task(#[source] io::Error),
-    #[error("the signature of the checkpoint, record {seq}, does not hold")]
+    #[error("the signature of the audit checkpoint in record {seq} is invalid")]
     Signature { seq: u64 },
     #[error("the archive cannot be listed")]
     Archive(#[from] object_store::Error),

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thiserror::Error;
 
-/// How often another process may take the free loop device before we give up. With 128 shims at once on two cores a few
-/// dozen were seen.
+/// How often another process may take the free loop device before we give up. 128 shims at once on two cores needed a
+/// few dozen tries.
 const LOOP_TRIES_MAX: u32 = 2000;
 /// Pause between two tries, so that many processes do not block each other.
 const LOOP_RETRY_PAUSE: Duration = Duration::from_micros(500);
@@ -86,13 +86,13 @@ pub fn ensure_mount_point(at: &Path) -> Result<(), MountError> {
     }
 }
 
-/// Mounts a SquashFS image from a file, `ro,nosuid,nodev`. The loop device frees itself when the mount ends, also when
-/// that is because the last process of the namespace was killed.
+/// Mounts a SquashFS image from a file, `ro,nosuid,nodev`. The loop device frees itself when the mount ends, even if the
+/// last process of the namespace was killed.
 pub fn mount_squashfs(image: &Path, at: &Path) -> Result<(), MountError> {
     let (device, path) = attach_loop(image)?;
     let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     let mounted = mount(Some(&path), at, Some("squashfs"), flags, None::<&str>);
-    // Kept open until here: the device frees itself at the last close.
+    // Closed only now: the device frees itself at the last close, so the mount must exist before.
     drop(device);
     mounted.map_err(|e| MountError::Mount { image: image.to_owned(), at: at.to_owned(), source: e.into() })
 }
@@ -226,7 +226,7 @@ pub fn mount_points_below(dir: &Path) -> Vec<PathBuf> {
     points.filter(|point| point != dir && point.starts_with(dir)).collect()
 }
 
-/// Unmounts it in the calling process's namespace. Processes that use it now keep it until they end.
+/// Unmounts a mount point in the calling process's namespace. Processes that use the mount keep it until they end.
 pub fn unmount(point: &Path) -> io::Result<()> {
     Ok(nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH)?)
 }

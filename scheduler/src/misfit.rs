@@ -36,7 +36,7 @@ impl fmt::Display for Misfit {
         for (why, nodes) in self.reasons.iter().take(REASONS_MAX) {
             write!(f, "; {} {why}", hostlist::fold(nodes))?;
         }
-        if self.reasons.len() > REASONS_MAX { f.write_str("; others lack other things") } else { Ok(()) }
+        if self.reasons.len() > REASONS_MAX { f.write_str("; other nodes do not fit for other reasons") } else { Ok(()) }
     }
 }
 
@@ -45,8 +45,8 @@ pub fn never_serves(named: Option<&VCluster>, spec: &AllocationSpec, node: &Node
     VCluster::keeps_off(named, node).or_else(|| spec.never_served_by(node))
 }
 
-/// Checks whether enough registered nodes could ever serve the work, with those that other vClusters
-/// lend to it; `None`: they could. Work whose ranks are spread over nodes needs one form that they could serve.
+/// Returns why the registered nodes could never serve the work; `None`: they could. Nodes that other vClusters lend to it
+/// count. If its ranks are spread over nodes, one number of nodes that could serve it is enough.
 pub fn misfit<'a>(nodes: impl Iterator<Item = &'a Node>, vclusters: &BTreeMap<String, VCluster>, spec: &AllocationSpec) -> Option<Misfit> {
     if spec.topology_wait.is_some() {
         let constraints = Constraints { topology: Topology::Any, ..spec.constraints.clone() };
@@ -73,7 +73,7 @@ pub fn misfit<'a>(nodes: impl Iterator<Item = &'a Node>, vclusters: &BTreeMap<St
     last.map(|misfit| Misfit { wants: wants(spec), ..misfit })
 }
 
-/// The same for one number of nodes or one range.
+/// [`misfit`] for one number of nodes, or one range.
 fn misfit_of_form<'a>(
     nodes: impl Iterator<Item = &'a Node>,
     vclusters: &BTreeMap<String, VCluster>,
@@ -111,12 +111,12 @@ fn serving_together(spec: &AllocationSpec, fit: &[&Node]) -> usize {
             let of = |set: &FeatureSet| in_groups(spec, fit.iter().copied().filter(|node| has_all(&node.features, set)));
             sets.iter().map(of).max().unwrap_or(0)
         }
-        // A limit of topology groups is never asked for beside numbers of nodes.
+        // A limit of topology groups is never combined with numbers of nodes for features.
         Some(numbers @ Together::Counted(_)) => numbers.serving(fit.iter().map(|node| node.features.as_slice())),
     }
 }
 
-/// How many of these nodes are in so many topology groups as the work may have.
+/// How many of these nodes the work could get within its limit of topology groups.
 fn in_groups<'n>(spec: &AllocationSpec, nodes: impl Iterator<Item = &'n Node>) -> usize {
     let Topology::AtMost(most) = spec.constraints.topology else { return nodes.count() };
     let mut counts: BTreeMap<Option<&str>, usize> = BTreeMap::new();

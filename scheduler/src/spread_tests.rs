@@ -6,7 +6,7 @@ use crate::tests::{NOW, id, node, pending, shared, view, with_plan};
 use lattice_model::test_builders::spec_of;
 use lattice_model::{Allocation, NodeState, Resources};
 
-/// So many ranks with a core each, for an hour.
+/// Work with this many ranks of one core each, for an hour.
 pub(crate) fn spread(n: u64, ranks: u32, is_shared: bool) -> Allocation {
     let mut allocation = lasting(pending(n, 1, n), 60);
     let spec = spec_of(&mut allocation);
@@ -21,7 +21,7 @@ fn names(numbers: &[u64]) -> Vec<String> {
 }
 
 #[test]
-fn it_begins_on_the_fewest_nodes_that_hold_its_ranks_now() {
+fn work_begins_on_the_fewest_nodes_that_hold_its_ranks_now() {
     for is_shared in [true, false] {
         assert_eq!(placed(&view(4, vec![spread(1, 2, is_shared)])), [(id(1), names(&[1]))]);
         assert_eq!(placed(&view(4, vec![spread(1, 4, is_shared)])), [(id(1), names(&[1, 2]))]);
@@ -37,7 +37,7 @@ fn it_begins_on_the_fewest_nodes_that_hold_its_ranks_now() {
 }
 
 #[test]
-fn it_waits_for_the_fewest_nodes_and_says_which_number_that_is() {
+fn work_waits_for_the_fewest_nodes_and_its_reason_has_their_number() {
     let held = |n: u64| began(lasting(pending(10 + n, 1, n), 30), &format!("n{n}"), 10);
     let v = view(2, [vec![spread(1, 4, true)], (1..=2).map(held).collect()].concat());
     assert_eq!((placed(&v), starts(&v)), (vec![], vec![(id(1), Some(20))]));
@@ -46,7 +46,7 @@ fn it_waits_for_the_fewest_nodes_and_says_which_number_that_is() {
 }
 
 #[test]
-fn it_waits_for_more_nodes_if_those_that_could_hold_more_are_out_of_service() {
+fn work_waits_for_more_nodes_while_the_larger_node_is_down() {
     let held = |n: u64| began(lasting(pending(10 + n, 1, n), 30), &format!("n{n}"), 10);
     let mut v = view(2, [vec![spread(1, 4, true)], (1..=2).map(held).collect()].concat());
     let mut large = node(3, NodeState::Down);
@@ -56,7 +56,7 @@ fn it_waits_for_more_nodes_if_those_that_could_hold_more_are_out_of_service() {
 }
 
 #[test]
-fn what_no_number_of_nodes_could_hold_is_refused() {
+fn work_that_fits_on_no_number_of_nodes_is_refused() {
     let v = view(3, vec![]);
     let text = |ranks: u32, is_shared: bool| {
         misfit(v.nodes.values(), &v.vclusters, &spread(1, ranks, is_shared).spec).map(|misfit| misfit.to_string())

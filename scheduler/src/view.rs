@@ -35,22 +35,22 @@ pub struct View {
     pub domains: BTreeMap<(String, String), u32>,
     /// The pool of VNIs; `None`: it is not known.
     pub vni_pool: Option<VniPool>,
-    /// The recorded use of tenants that have some, by name. Work that runs is not in it: its use
-    /// since it began is [`lattice_model::NodeUse::of`] it, for that time.
+    /// The recorded use of tenants that have some, by name. Running work is not included: its use
+    /// since it began is computed with [`lattice_model::NodeUse::of`].
     pub usage: BTreeMap<String, Arc<DailyUse>>,
     /// How far budgets look back.
     pub budget_period: BudgetPeriod,
     /// How many allocations of one user may hold nodes at once; `None`: any number.
     pub user_running: Option<u32>,
-    /// Whose shares a node may hold at the same time.
+    /// Whose shares may be on a node at the same time.
     pub share_policy: SharePolicy,
-    /// What root of a machine whose agents vouch for users may do; `None`: it is not known.
+    /// What root may do on a machine whose agents vouch for users; `None`: unknown.
     pub root_may: Option<RootMay>,
     /// The bandwidth of the checkpoint store, in bytes per second; `None`: it is not known.
     pub checkpoint_bytes_per_second: Option<f64>,
     /// Nodes that this agent's gossip shows alive ([`View::with_gossip`]).
     pub alive: BTreeSet<NodeId>,
-    /// Since when gossip has not shown the other nodes alive that it lists.
+    /// For the nodes that gossip lists but does not show alive: since when.
     pub silent_since: BTreeMap<NodeId, Timestamp>,
     /// Since when this agent gossips.
     pub gossips_since: Timestamp,
@@ -86,19 +86,19 @@ impl View {
         self.allocations.values().any(|a| a.waits() && self.queue_of(a) == queue)
     }
 
-    /// The same view with what gossip shows of the nodes now: the scheduler's input. It shares all
-    /// records.
+    /// This view with the current state of gossip: the scheduler's input. All records are shared,
+    /// not copied.
     pub fn with_gossip(&self, Gossiped { alive, silent_since, gossips_since }: Gossiped) -> Self {
         Self { alive, silent_since, gossips_since, ..self.clone() }
     }
 
-    /// Since when gossip has not shown this node alive. One that gossip does not list counts from
-    /// when it got its state, or from when this agent began to gossip.
+    /// Since when gossip has not shown this node alive. For a node that gossip does not list: since
+    /// it got its state, or since this agent began to gossip, whichever is later.
     pub(crate) fn silent_since(&self, node: &Node) -> Timestamp {
         self.silent_since.get(&node.id).copied().unwrap_or_else(|| node.state_since.max(self.gossips_since))
     }
 
-    /// The weights of a queue's score; `None`: it is served in the order of submission.
+    /// The weights of a queue's score; `None`: the queue is served in the order of submission.
     pub fn weights_of(&self, queue: &str) -> Option<Weights> {
         let profile = self.scheduler_of(queue).profile()?;
         Some(self.vclusters.get(queue).and_then(|vcluster| vcluster.weights).unwrap_or_else(|| profile.weights()))

@@ -43,10 +43,10 @@ Environment:
 #[derive(Debug, Error, PartialEq)]
 pub enum Unknown {
     /// An unknown form.
-    #[error("{FORMAT} is {0:?}: `text` and `json` are possible")]
+    #[error("{FORMAT} is {0:?}: it must be `text` or `json`")]
     Form(String),
     /// A level: the text, and what is wrong with it.
-    #[error("{LEVELS} is {0:?}: {1}; `info,lattice_allocation=debug` would be one")]
+    #[error("{LEVELS} is {0:?}: {1}; an example: `info,lattice_allocation=debug`")]
     Levels(String, String),
 }
 

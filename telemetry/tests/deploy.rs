@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Labels that no family declares: of the process, of the store, of histograms, and of Grafana.
-const OF_ALL: [&str; 5] = ["node_id", "member_id", "job", "instance", "le"];
+/// Labels that no family declares: the process, the metrics store and histograms add them.
+const COMMON_LABELS: [&str; 5] = ["node_id", "member_id", "job", "instance", "le"];
 
 fn deploy(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(path)
 }
 
-/// All texts under this key.
+/// Appends all texts under this key, at any depth.
 fn texts<'a>(value: &'a Value, key: &str, out: &mut Vec<&'a str>) {
     match value {
         Value::Object(map) => {
@@ -37,7 +37,7 @@ fn family(name: &str) -> Option<&'static Family> {
 }
 
 /// Each metric of an expression, with the labels that it is selected by.
-fn asked(expression: &str) -> Vec<(String, Vec<String>)> {
+fn selected_metrics(expression: &str) -> Vec<(String, Vec<String>)> {
     let mut found = Vec::new();
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     let mut rest = expression;
@@ -62,42 +62,42 @@ fn asked(expression: &str) -> Vec<(String, Vec<String>)> {
 }
 
 /// The labels that a legend shows.
-fn shown(legend: &str) -> impl Iterator<Item = &str> {
+fn legend_labels(legend: &str) -> impl Iterator<Item = &str> {
     legend.split("{{").skip(1).filter_map(|rest| Some(rest.split_once("}}")?.0.trim()))
 }
 
-/// Whether an expression's series have this label: an aggregation keeps it, or it is a label of a metric.
+/// Whether an expression's series have this label: its aggregation keeps the label, or a metric has it.
 fn has_label(expression: &str, label: &str) -> bool {
     let words = || expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     if words().any(|word| word == "by") {
         return words().any(|word| word == label);
     }
     let of_a_metric = |(name, _): &(String, _)| family(name).is_some_and(|family| family.labels.contains(&label));
-    OF_ALL.contains(&label) || asked(expression).iter().any(of_a_metric)
+    COMMON_LABELS.contains(&label) || selected_metrics(expression).iter().any(of_a_metric)
 }
 
 fn check(file: &Path, expression: &str) -> usize {
-    let asked = asked(expression);
-    for (name, labels) in &asked {
+    let metrics = selected_metrics(expression);
+    for (name, labels) in &metrics {
         let family = family(name).unwrap_or_else(|| panic!("{}: there is no metric {name}: {expression}", file.display()));
         for label in labels {
-            let known = family.labels.contains(&label.as_str()) || OF_ALL.contains(&label.as_str());
+            let known = family.labels.contains(&label.as_str()) || COMMON_LABELS.contains(&label.as_str());
             assert!(known, "{}: {name} has no label {label}: {expression}", file.display());
         }
     }
-    asked.len()
+    metrics.len()
 }
 
 #[test]
 fn the_metrics_of_an_expression_are_found_with_their_labels() {
     let of = |name: &str, labels: &[&str]| (name.to_owned(), labels.iter().map(|label| (*label).to_owned()).collect::<Vec<_>>());
     let expression = r#"sum by (le) (rate(lattice_a_bucket{x=~"$x",y!="lattice_no"}[5m])) / process_b > 1"#;
-    assert_eq!(asked(expression), [of("lattice_a_bucket", &["x", "y"]), of("process_b", &[])]);
+    assert_eq!(selected_metrics(expression), [of("lattice_a_bucket", &["x", "y"]), of("process_b", &[])]);
 }
 
 #[test]
 fn a_legend_shows_a_label_that_there_is() {
-    assert_eq!(shown("in {{node_id}} {{ interface }}").collect::<Vec<_>>(), ["node_id", "interface"]);
+    assert_eq!(legend_labels("in {{node_id}} {{ interface }}").collect::<Vec<_>>(), ["node_id", "interface"]);
     assert!(
         has_label("sum by (job, le) (rate(lattice_alert_active[1m]))", "job") && !has_label("sum by (job) (lattice_alert_active)", "alert")
     );
@@ -118,12 +118,11 @@ fn every_metric_of_a_dashboard_is_in_the_catalogue() {
         assert!(expressions.len() >= 8, "{}", file.display());
         let named: usize = expressions.iter().chain(&variables).map(|expression| check(&file, expression)).sum();
         assert!(named >= expressions.len(), "{}", file.display());
-        // Each label in a legend is a label of the metric, or one that the expression makes.
         for panel in board["panels"].as_array().unwrap() {
             assert!(panel["title"].is_string() && panel["targets"].as_array().is_some_and(|t| !t.is_empty()), "{panel}");
             for target in panel["targets"].as_array().unwrap() {
                 let (expression, legend) = (target["expr"].as_str().unwrap(), target["legendFormat"].as_str().unwrap_or_default());
-                for label in shown(legend) {
+                for label in legend_labels(legend) {
                     assert!(has_label(expression, label), "{}: {legend} shows no label of {expression}", file.display());
                 }
             }
@@ -132,11 +131,11 @@ fn every_metric_of_a_dashboard_is_in_the_catalogue() {
         }
     }
     let there = fs::read_dir(deploy("grafana")).unwrap().count();
-    assert_eq!(there, boards.len(), "a dashboard that is not checked");
+    assert_eq!(there, boards.len(), "a dashboard is not in the list");
 }
 
-/// The label value that a selector requires: a single one, or one of several.
-fn asks_for(expression: &str, metric: &str, stat: &str) -> bool {
+/// Whether an expression selects this `stat` of a metric, alone or as one of several.
+fn selects_stat(expression: &str, metric: &str, stat: &str) -> bool {
     let behind = expression.split(metric).nth(1).and_then(|rest| rest.strip_prefix('{')?.split('}').next());
     behind.is_some_and(|labels| {
         let stats = labels.split(',').find_map(|label| label.trim().strip_prefix("stat=")).unwrap_or_default();
@@ -150,11 +149,11 @@ fn every_number_that_is_promised_to_users_has_a_panel() {
     let mut expressions = Vec::new();
     texts(&board, "expr", &mut expressions);
     for one in &PROMISED {
-        assert!(expressions.iter().any(|asked| asks_for(asked, one.family.name, one.stat)), "{one:?}");
+        assert!(expressions.iter().any(|expression| selects_stat(expression, one.family.name, one.stat)), "{one:?}");
     }
     // And the metrics that only the kernel programs provide.
     for metric in ["lattice_allocation_context_switches_total", "lattice_allocation_run_queue_seconds_bucket"] {
-        assert!(expressions.iter().any(|asked| asked.contains(metric)), "{metric}");
+        assert!(expressions.iter().any(|expression| expression.contains(metric)), "{metric}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! One pass after another: ended work from the ledger into the store.
+//! Copies ended work from the ledger into the store, in one pass after another.
 //!
 //! ```text
 //!   position ◀──store              what the store has decides, not what this agent remembers
@@ -7,8 +7,8 @@
 //!                    └──▶ Account: up to here ──▶ ledger, which forgets it
 //! ```
 //!
-//! A crash between two of these repeats the next one, and changes nothing. If the answer to a batch is lost, the
-//! position is read again, and what the store has is confirmed before more is written.
+//! After a crash between two steps, the next pass reads the position again and continues there. If the answer to a batch
+//! is lost, the position is read again, and the records that the store has are confirmed before more is written.
 
 use crate::accounting::Accounting;
 use crate::ledger::{LEASE_TTL, Ledger};
@@ -24,16 +24,16 @@ use thiserror::Error;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// How often the ledger is asked for ended work while there is none.
+/// How often the ledger is polled while there is no ended work.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// How often an agent without the lease asks for it, and one with another store looks again.
+/// How often an agent without the lease requests it, and an agent with another store checks again.
 const STANDBY_INTERVAL: Duration = Duration::from_secs(5);
-/// When the lease is renewed.
+/// The interval between renewals of the lease.
 const RENEW_INTERVAL: Duration = Duration::from_secs(5);
-/// After so many failures of the store in a row, and after twice as many each time, the lease is given back for
-/// [`HANDOVER`]: another agent may reach the store.
+/// After this many failures of the store in a row, and each time that their number has doubled, the agent releases the
+/// lease for [`HANDOVER`], because another agent may reach the store.
 const HANDOVER_FAILURES: u32 = 4;
-/// Long enough for an agent that asks every [`STANDBY_INTERVAL`].
+/// How long a released lease is left to others, who request it every [`STANDBY_INTERVAL`].
 const HANDOVER: Duration = Duration::from_secs(12);
 /// Pauses after failures.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
@@ -57,7 +57,7 @@ enum Failed {
 struct Lease {
     token: u64,
     renew_at: Instant,
-    /// It ends without renewal, counted from when it was asked for.
+    /// When it ends without a renewal, counted from when it was requested.
     until: Instant,
 }
 
@@ -77,9 +77,9 @@ pub(crate) struct Follower<L> {
     lease: Option<Lease>,
     /// The store's position; `None`: it must be read.
     position: Option<u64>,
-    /// The store failed: it is opened anew.
+    /// Whether the store failed and must be opened again.
     has_failed: bool,
-    /// The ledger refused the store: it is opened anew before the lease is asked for.
+    /// Whether the ledger refused the store, which must then be opened again before the lease is requested.
     is_refused: bool,
     /// How often in a row the store failed.
     store_failures: u32,
@@ -101,7 +101,7 @@ impl<L: Ledger> Follower<L> {
         }
     }
 
-    /// Goes on until `stop`, then gives the lease back.
+    /// Runs until `stop`, then releases the lease.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut pauses = PAUSES;
         loop {
@@ -125,7 +125,7 @@ impl<L: Ledger> Follower<L> {
         self.release().await;
     }
 
-    /// Waits, and keeps the lease: who holds it is asked what is wrong.
+    /// Waits, and keeps the lease: people ask its holder about problems.
     async fn wait(&mut self, pause: Duration) {
         let end = Instant::now() + pause;
         while let Some(lease) = self.lease.filter(|lease| lease.renew_at < end) {
@@ -165,14 +165,14 @@ impl<L: Ledger> Follower<L> {
         self.position = Some(position);
         let page = self.ledger.ended_work(position).await?;
         let Some(mut accounted) = page.accounted.filter(|until| until.store == store.id()) else {
-            // From now on the ledger keeps ended work. An other store is refused here.
+            // From now on the ledger keeps ended work. It refuses another store here.
             let until = AccountedUntil { store: store.id(), sequence: position };
             self.ledger.account(until, lease.token).await?;
             tracing::info!(store = %store.id(), sequence = position, "ended work goes into this store from now on");
             return Ok(Next::AtOnce);
         };
         if position > accounted.sequence {
-            // Before a batch that may take longer than the lease lives: else a slow database would never be confirmed.
+            // Confirmed before the next batch, which may outlast the lease: otherwise a slow database is never confirmed.
             accounted.sequence = position;
             self.ledger.account(accounted, lease.token).await?;
         } else if position < accounted.sequence {
@@ -193,7 +193,8 @@ impl<L: Ledger> Follower<L> {
 
     /// Writes a page; returns the store's position after it.
     async fn append(&mut self, store: &Store, position: u64, page: &EndedWorkPage) -> Result<u64, Failed> {
-        // What neither waits nor is in the store ended before the store was there, or was dropped; it will not come.
+        // A number that is neither in the page nor in the store has no record, because its work ended before there was a
+        // store, or the ledger dropped it.
         let reached = page.work.last().map_or(page.ended, |last| last.sequence);
         if reached > position {
             store.append(position, &page.work, reached).await?;
@@ -203,7 +204,7 @@ impl<L: Ledger> Follower<L> {
         Ok(reached.max(position))
     }
 
-    /// Opens the store. Until that succeeds, questions are answered by the one that was open.
+    /// Opens the store. Until that succeeds, the store that was open before answers queries.
     async fn open(&mut self) -> Result<Store, Failed> {
         let store = Box::pin(Store::open(&self.settings.address()?, &self.settings.password_file)).await?;
         self.accounting.set_store(&store);
@@ -236,20 +237,20 @@ impl<L: Ledger> Follower<L> {
         }
     }
 
-    /// Reports a failure; returns how long to pause at least. An agent whose store is refused gives the lease back: another
-    /// one may have the right store.
+    /// Reports a failure; returns how long to pause at least. An agent whose store is refused releases the lease, because
+    /// another agent may have the right store.
     async fn fail(&mut self, failed: &Failed) -> Duration {
         self.position = None;
         self.accounting.counts().record_failure();
         let mut pause = Duration::ZERO;
         match failed {
-            // Malformed: another cluster's store.
+            // `Malformed`: the store belongs to another cluster.
             Failed::Quorum(CallError::Refused(Refusal::OtherStore { .. } | Refusal::FormerStore { .. } | Refusal::Malformed { .. })) => {
                 self.is_refused = true;
                 self.release().await;
             }
             Failed::Quorum(CallError::Refused(Refusal::StaleLease { .. })) => self.set_lease(None),
-            // That one has stored it.
+            // The other agent has stored the batch.
             Failed::Store(StoreError::OtherWriter { .. }) => {}
             Failed::Store(_) => {
                 self.has_failed = true;

@@ -25,7 +25,7 @@ const RECORDS_PER_INSERT: usize = 100;
 
 /// A row that no version of this program wrote.
 #[derive(Debug, Error)]
-#[error("the row of end {sequence} is damaged: its column {column} cannot be read")]
+#[error("the row of record {sequence} is damaged: its column {column} cannot be read")]
 pub struct DamagedRow {
     sequence: i64,
     column: &'static str,
@@ -264,7 +264,7 @@ pub(crate) mod tests {
     fn a_damaged_row_names_its_end_and_column() {
         let mut damaged = row(&ended(9));
         damaged[9] = Value::text("Running");
-        assert_eq!(work(damaged).unwrap_err().to_string(), "the row of end 9 is damaged: its column state cannot be read");
+        assert_eq!(work(damaged).unwrap_err().to_string(), "the row of record 9 is damaged: its column state cannot be read");
         assert!(work(Vec::new()).is_err());
     }
 

@@ -8,8 +8,9 @@
 //!                           └──▶ position after it ──▶ store
 //! ```
 //!
-//! The agent with the lease `accounting` delivers. A crash between two of these repeats the batch with the same identity,
-//! and each record has one, so that a receiver has each record once. No record is skipped, whatever the answer is.
+//! The agent with the lease `accounting` delivers. After a crash between two steps, the same batch is sent again with the
+//! same identity. Each record has an identity too, so that a receiver can keep each record once. No record is skipped,
+//! whatever the receiver answers.
 
 mod file;
 mod http;
@@ -30,7 +31,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
-/// How often the store is asked for records while there are none.
+/// How often the store is polled while there are no records.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Pauses after failures.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
@@ -92,7 +93,7 @@ impl Receiver {
         }
     }
 
-    /// `until`: the last number of the batch, of which some records may have been corrected since.
+    /// `until`: the last number of the batch. Some of its records may have been corrected since.
     async fn deliver(&mut self, store: &Store, work: Vec<EndedWork>, until: u64) -> Result<(), Failed> {
         match self {
             Self::Http(sink) => Ok(sink.deliver(store.id(), &work).await?),
@@ -111,7 +112,7 @@ pub(crate) struct SinkTask {
     accounting: Accounting,
     problems: NodeProblems,
     status: SinkStatus,
-    /// A correction that is the first to wait, and since when this agent sees it.
+    /// The first waiting record if it is a correction: its number, and when this agent first saw it.
     waiting_correction: Option<(u64, Timestamp)>,
 }
 
@@ -155,7 +156,7 @@ impl SinkTask {
     async fn pass(&mut self) -> Result<Next, Failed> {
         let kind = self.receiver.kind();
         let Some(store) = self.accounting.store().filter(|_| self.accounting.has_lease()) else {
-            // Another agent delivers, or none does.
+            // Another agent has the lease, or none has.
             self.accounting.set_sink(kind, None);
             self.problems.clear(self.receiver.subject());
             return Ok(Next::After(POLL_INTERVAL));
@@ -189,7 +190,8 @@ impl SinkTask {
         Ok(Next::AtOnce)
     }
 
-    /// Since when a record waits: since its end. A correction may be of work that ended long ago.
+    /// Since when a record waits: since the end of its work. A correction, whose work may have ended long ago, waits since
+    /// this agent first saw it.
     fn waits_since(&mut self, work: &EndedWork) -> Timestamp {
         if work.corrects.is_none() {
             return work.ended_at;
@@ -198,7 +200,7 @@ impl SinkTask {
         self.waiting_correction.insert(known.unwrap_or_else(|| (work.sequence, clock::now()))).1
     }
 
-    /// Shows how far the sink is. `lag_ms`: the age of the oldest record that it does not have.
+    /// Publishes the progress of the sink. `lag_ms`: the age of the oldest record that it does not have.
     fn show(&mut self, delivered: u64, stored: u64, lag_ms: u64) {
         self.status.delivered = delivered;
         self.status.waiting = stored.saturating_sub(delivered);
@@ -213,7 +215,7 @@ impl SinkTask {
     }
 
     fn fail(&mut self, failed: &Failed) {
-        // Another agent delivered the batch at the same time: what follows is read anew.
+        // Another agent delivered the batch at the same time: the next pass reads the position again.
         if let Failed::Store(StoreError::OtherWriter { .. }) = failed {
             return;
         }

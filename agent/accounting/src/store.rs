@@ -1,4 +1,4 @@
-//! The store: a database, and what is asked of it.
+//! The accounting store: a database, and the queries of it.
 
 mod sinks;
 
@@ -17,15 +17,15 @@ use thiserror::Error;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-/// How long a question may take, with the wait for a connection; the database interrupts it then.
+/// How long a query may take, including the wait for a connection; then the database interrupts it.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the wait for the end of a question lasts: longer, so that it is the database that ends it.
+/// How long the agent waits for a query: longer than [`READ_TIMEOUT`], so that the database interrupts it first.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(12);
-/// The same for a batch.
+/// How long the agent waits until a batch is written.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a connection or a lock is waited for.
+/// How long to wait for a connection or a lock.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
-/// After about so many bytes a page ends, so that an answer fits into one message.
+/// A page ends after about this many bytes, so that an answer fits into one message.
 const PAGE_BYTES_MAX: usize = 2 << 20;
 
 /// Why a store cannot be used now.
@@ -50,11 +50,11 @@ pub enum StoreError {
         #[source]
         source: DamagedRow,
     },
-    /// The position in the database is another than the one before the batch.
+    /// The position in the database is not the one that the batch expects.
     #[error("{store}: another agent wrote to it at the same time")]
     OtherWriter { store: String },
     /// It was removed or replaced since it was opened.
-    #[error("{store}: it is no longer the database that this agent opened: it was replaced or removed")]
+    #[error("{store}: the database that this agent opened was replaced or removed")]
     Replaced { store: String },
     /// The password cannot be read.
     #[error("accounting.password_file {}: {why}", path.display())]
@@ -71,13 +71,13 @@ enum Driver {
 #[derive(Clone, Debug)]
 pub struct Store {
     driver: Driver,
-    /// How people know it: without a user or a password.
+    /// Its name in messages, without user and password.
     name: String,
     id: Uuid,
 }
 
 impl Store {
-    /// Opens the database, and makes or upgrades its tables. Needs a tokio runtime.
+    /// Opens the database, and creates or upgrades its tables. Needs a tokio runtime.
     ///
     /// # Errors
     /// [`StoreError`]: it cannot be opened now.
@@ -99,7 +99,7 @@ impl Store {
         Ok(store)
     }
 
-    /// The store's own id, made when its tables were.
+    /// The store's own id, which it got when its tables were created.
     pub fn id(&self) -> Uuid {
         self.id
     }
@@ -112,7 +112,7 @@ impl Store {
         }
     }
 
-    /// Makes or upgrades the tables, each step in one transaction; returns the store's id.
+    /// Creates or upgrades the tables, each step in one transaction; returns the store's id.
     async fn migrate(&self) -> Result<Uuid, StoreError> {
         let mut first = Statement::new("INSERT INTO accounting_store (row_number, store, version, stored_until) VALUES (1, ");
         first.bind(Value::text(Uuid::new_v4().to_string())).push(", 0, 0) ON CONFLICT DO NOTHING");
@@ -129,7 +129,7 @@ impl Store {
             let mut statements = vec![upgrade];
             statements.extend(step.iter().map(|sql| Statement::new(*sql)));
             match self.write(statements).await {
-                // Another agent takes the same step.
+                // `OtherWriter`: another agent took this step at the same time.
                 Ok(()) | Err(StoreError::OtherWriter { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -150,7 +150,7 @@ impl Store {
         }
     }
 
-    /// The sequence number up to which it has what the ledger gave it.
+    /// The sequence number up to which the store has all records that the ledger gave it.
     ///
     /// # Errors
     /// [`StoreError`]: it cannot be read now.
@@ -288,7 +288,7 @@ pub(crate) mod tests {
         page.work.iter().map(|work| work.sequence).collect()
     }
 
-    /// Five ends: of ada and, the even ones, of eve in another tenant.
+    /// Five ended allocations: the odd ones belong to ada, the even ones to eve in another tenant.
     async fn five(directory: &Directory) -> Store {
         let store = directory.open().await.unwrap();
         let work = |n: u64| match n % 2 {
@@ -300,7 +300,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_store_keeps_its_id_and_its_position_and_takes_each_batch_once() {
+    async fn a_store_keeps_its_id_and_position_and_accepts_each_batch_once() {
         use std::os::unix::fs::PermissionsExt;
         let directory = Directory::new();
         let store = directory.open().await.unwrap();
@@ -310,7 +310,7 @@ pub(crate) mod tests {
         assert_eq!((again.id(), again.position().await.unwrap()), (store.id(), 2));
         let twice = again.append(0, &[ended(1), ended(2)], 2).await;
         assert!(matches!(twice, Err(StoreError::OtherWriter { .. })), "{twice:?}");
-        // The position is right and a record is there already: nothing of the batch stays.
+        // The position is right, but one record exists already: the whole batch is refused.
         assert!(again.append(2, &[ended(3), ended(2)], 3).await.is_err());
         assert_eq!((again.position().await.unwrap(), numbers(&again.query(&query()).await.unwrap())), (2, vec![2, 1]));
         let mode = std::fs::metadata(directory.0.join("accounting.db")).unwrap().permissions().mode();
@@ -359,7 +359,7 @@ pub(crate) mod tests {
         let another = Visible::Only { own: Some(("eve".into(), 8)), tenants: [].into() };
         assert_eq!(found(HistoryQuery { visible: another, ..query() }).await, [] as [u64; 0], "another account of that name");
         let since = |n| Visible::Only { own: None, tenants: [("physics".into(), ended(n).ended_at)].into() };
-        assert_eq!(found(HistoryQuery { visible: since(1), ..query() }).await, [5, 3], "not that of a tenant that was deleted");
+        assert_eq!(found(HistoryQuery { visible: since(1), ..query() }).await, [5, 3], "not the work of a deleted tenant of the same name");
     }
 
     #[tokio::test]
@@ -429,7 +429,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn slow_questions_keep_nothing_from_being_stored() {
+    async fn slow_queries_do_not_delay_writes() {
         let directory = Directory::new();
         let store = five(&directory).await;
         let Driver::Sqlite(driver) = &store.driver else { panic!("{store:?}") };

@@ -11,10 +11,11 @@ use lattice_runtime::cgroup::controllers::Controller;
 use std::fs;
 use std::path::Path;
 
-/// Largest number of bytes of a kernel file that are read.
+/// Largest number of bytes that are read from a kernel file.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// The counters that can be read; `None`: none, for example because an earlier try removed the scope.
+/// Returns the counters that can be read; `None` if none can, for example because an earlier try
+/// removed the scope.
 pub(super) fn final_usage(context: &Handles, allocation: AllocationId) -> Option<WorkUsage> {
     let scope = context.machine.slice.as_ref().map(|slice| slice.scope(allocation).whole().path().to_path_buf());
     let groups = context.machine.bounds.controllers.v1_groups(allocation);
@@ -23,7 +24,7 @@ pub(super) fn final_usage(context: &Handles, allocation: AllocationId) -> Option
     (usage != WorkUsage::default()).then_some(WorkUsage { nodes: 1, ..usage })
 }
 
-/// Reads the scope's files; without a `memory.peak` there, the peak is read from cgroup v1.
+/// Reads the scope's files. If `memory.peak` is missing, reads the peak from cgroup v1.
 fn read(scope: Option<&Path>, memory_v1: Option<&Path>) -> WorkUsage {
     let number = |path: &Path, name: &str| text(path, name)?.trim().parse::<u64>().ok();
     let memory_peak_bytes =

@@ -28,7 +28,7 @@ pub struct Handles {
     pub allocations: Allocations,
     /// The output that is stored on this node, and its upload to the log store.
     pub spools: Spools,
-    /// Checkpoints: how work saves itself, and what it starts from.
+    /// How work saves itself, and which checkpoint it starts from.
     pub checkpoint: Arc<checkpoint::Handles>,
     /// The launches whose head this node is.
     pub launches: Launches,
@@ -42,9 +42,9 @@ pub struct Handles {
     pub adoption: Adoption,
     /// Connections to other agents.
     pub mesh: Mesh,
-    /// The last known state of the cluster, or of what of it concerns this node.
+    /// The last known state of the cluster, or of the part of it that concerns this node.
     pub cluster: watch::Receiver<Arc<Cluster>>,
-    /// Where other nodes are.
+    /// The addresses of other nodes.
     pub directory: Directory,
     /// The last state of this node that the driver published.
     pub view: watch::Receiver<Arc<NodeView>>,

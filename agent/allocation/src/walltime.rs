@@ -29,10 +29,10 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
-/// On the head, just before its processes begin: writes the beginning of walltime, since boot, to
-/// the disk.
+/// On the head, just before its processes begin: writes to the disk when walltime began, in
+/// milliseconds since boot.
 pub(super) async fn begins(share: &DesiredShare, dir: &ShimDir) {
-    // After a restart of the agent the beginning may come again; the first time counts.
+    // After a restart of the agent this may be called again; the first time counts.
     if share.spec.checkpoint.is_none() || began_at(share, dir).await.is_some() {
         return;
     }
@@ -57,8 +57,8 @@ async fn read(path: std::path::PathBuf) -> Option<String> {
     tokio::task::spawn_blocking(move || std::fs::read_to_string(path)).await.ok()?.ok()
 }
 
-/// The id that was noted for the end of this claim's walltime. One that was noted for another
-/// walltime does not count.
+/// The checkpoint id that was noted for the end of this claim's walltime. An id that was noted for
+/// another walltime does not count.
 async fn noted(share: &DesiredShare, dir: &ShimDir) -> Option<CheckpointId> {
     let text = read(dir.walltime_awaits()).await?;
     let (id, end) = text.split_once(' ')?;
@@ -75,7 +75,7 @@ async fn note(share: &DesiredShare, dir: &ShimDir, id: CheckpointId) {
     let (path, text) = (dir.walltime_awaits(), format!("{id} {}", end_name(share)));
     let written = tokio::task::spawn_blocking(move || files::replace(&path, text.as_bytes())).await;
     if let Ok(Err(error)) = &written {
-        tracing::warn!(allocation = %share.allocation, %error, "the id of the checkpoint that the end of its walltime waits for could not be saved");
+        tracing::warn!(allocation = %share.allocation, %error, "the id of the checkpoint that the end of its walltime awaits could not be saved");
     }
 }
 
@@ -242,15 +242,15 @@ pub(super) async fn end(context: Shared, share: Arc<DesiredShare>, mut view: wat
         (state.id, end_of_walltime(&state))
     };
     if made.is_none() {
-        // Its driver discards it once the allocation is being ended: the driver knows whether the
-        // quorum was notified of it.
-        tracing::warn!(allocation = %share.allocation, checkpoint = %id, "walltime was over before the checkpoint was whole: it is discarded");
+        // The checkpoint's driver discards it once the allocation is being ended, because only the
+        // driver knows whether the quorum was notified.
+        tracing::warn!(allocation = %share.allocation, checkpoint = %id, "walltime ended before the checkpoint was complete: the checkpoint is discarded");
     }
     report_end(&context, &share, made, reason).await;
 }
 
 /// On the other nodes: the head decides and reports to the quorum, which ends the work here as
-/// well. If that does not happen, walltime was exceeded.
+/// well. If the head does not, this node reports that walltime was exceeded.
 pub(super) async fn end_without_head(context: Shared, share: Arc<DesiredShare>) {
     let (mut wait, mut action) = HeadWait::begin(boottime_ms(), grace_ms(&context));
     while let HeadWaitAction::LookAt { at_ms } = action {

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 /// A folder of the store, beside those of the tenants.
 const FOLDER: &str = ".kept";
 const VERSION: u32 = 1;
-/// Size at most of an object that is read.
+/// Largest object that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
 /// A cluster's identity, as it is stored.
@@ -47,7 +47,7 @@ impl ClusterIdentity {
     }
 }
 
-/// One such file.
+/// The record of one allocation, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocationRecord {
     version: u32,
@@ -141,7 +141,7 @@ impl CheckpointStore {
         let record: AllocationRecord = serde_json::from_slice(&bytes).map_err(|e| damaged(e.to_string()))?;
         match (record.version, record.allocation == allocation) {
             (VERSION, true) => Ok(Some((record, written_ms))),
-            (VERSION, false) => Err(damaged("it is another allocation's".to_owned())),
+            (VERSION, false) => Err(damaged("it belongs to another allocation".to_owned())),
             (version, _) => Err(damaged(format!("version {version}, this agent reads {VERSION}"))),
         }
     }

@@ -20,7 +20,7 @@ const FILES_MAX: usize = 64 * 1024 / 11;
 /// Why a message of an application is refused.
 #[derive(Debug, Error)]
 pub enum AppMessageError {
-    #[error("percent: {0}; 0 to 100 are possible")]
+    #[error("percent is {0}, and must be 0 to 100")]
     Percent(u32),
     #[error("the names of its files have more than 64 KiB: give the number of files and bytes instead, or pack them with tar")]
     TooManyFiles,
@@ -30,7 +30,7 @@ pub enum AppMessageError {
     PathCharacters { path: String },
     #[error("{path:?}: its BLAKE3 has to be 64 hexadecimal digits")]
     Blake3 { path: String },
-    #[error("{path:?}: it is listed twice")]
+    #[error("file {path:?} is listed twice")]
     ListedTwice { path: String },
 }
 

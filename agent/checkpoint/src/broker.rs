@@ -37,9 +37,9 @@ use uuid::Uuid;
 const SUBJECT: &str = "checkpoint broker";
 /// Timeout of the store's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Manifests read at once.
+/// Manifests that are read at once.
 const NODES_READ_AT_ONCE: usize = 8;
-/// How long one round reads manifests at most. Later rounds read the rest.
+/// How long one round may read manifests. Later rounds read the rest.
 const NODES_READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why the time of a checkpoint is unknown.
@@ -141,7 +141,7 @@ impl Broker {
                     Some(Tried::UnderWay { times } | Tried::InVain { times, .. }) => times,
                     None => 0,
                 };
-                tracing::warn!(%allocation, %why, "asked by the broker, it did not save itself");
+                tracing::warn!(%allocation, %why, "the work did not save itself when the broker asked");
                 Some(Tried::InVain { at: time.now(), times: before.saturating_add(1) })
             }
         };
@@ -159,7 +159,7 @@ impl Broker {
                 // Other agents may have a store, if work wants checkpoints.
                 let is_needed = cluster.allocations.values().any(|a| is_candidate(&a));
                 let why = format!(
-                    "{why}; this agent is the broker, having the lease scheduler/default: give it the checkpoint.store that the others have, or take the role scheduler from it"
+                    "{why}; this agent is the checkpoint broker, because it has the lease scheduler/default: configure the checkpoint.store of the other agents here too, or remove its role scheduler"
                 );
                 self.stored(if is_needed { Storage::Unreachable { why } } else { Storage::Reachable });
                 self.context.checkpoints.counts().broker(true, is_needed, 0);
@@ -219,9 +219,7 @@ impl Broker {
         match &storage {
             Storage::Unreachable { why } => {
                 tracing::warn!(%why, "the store of checkpoints is unreachable: no work is asked to save itself");
-                self.context
-                    .problems
-                    .set(SUBJECT, format!("paused: the store of checkpoints does not take anything ({why}); work goes on"));
+                self.context.problems.set(SUBJECT, format!("paused: the checkpoint store accepts no writes ({why}); work continues"));
             }
             Storage::Reachable => {
                 tracing::info!("the store of checkpoints answers again");
@@ -277,7 +275,7 @@ impl Broker {
         known.tried = Some(Tried::UnderWay { times });
         let length_ms = length_ms(known.last.and_then(|last| last.took_ms), self.settings.timeout_ms());
         let (value, cost) = (judgement.terms.value_node_s(), judgement.terms.cost_node_s());
-        tracing::info!(allocation = %allocation.id, value_node_s = value, cost_node_s = cost, "it is asked to save itself");
+        tracing::info!(allocation = %allocation.id, value_node_s = value, cost_node_s = cost, "the broker asks work to save itself");
         let id = allocation.id;
         let open = CheckpointOpen {
             id: *Uuid::new_v4().as_bytes(),

@@ -22,8 +22,8 @@ impl Default for Latest {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Followed {
     pub(super) known: Known,
-    /// Its last checkpoint in the ledger, and when the broker noticed it. `None` as the time: it was
-    /// there when the broker began to follow the allocation.
+    /// Its last checkpoint in the ledger, and when the broker noticed it. Without a time: it existed
+    /// when the broker began to follow the allocation.
     noticed: Option<(CheckpointId, Option<Timestamp>)>,
     /// The checkpoint that `known.last` describes.
     read: Option<CheckpointId>,
@@ -45,9 +45,9 @@ impl Followed {
         self.known.last_is_unread.then_some(last)
     }
 
-    /// Takes what the manifest says; `None`: it is unreadable, so work cannot start from it. The
-    /// time is when the broker noticed it: the clock of the node that wrote the manifest may be
-    /// wrong.
+    /// Stores what the manifest says; `None`: it is unreadable, so work cannot start from it. The
+    /// stored time is when the broker noticed the checkpoint, because the clock of the node that
+    /// wrote the manifest may be wrong.
     pub fn take_manifest(&mut self, id: CheckpointId, last: Option<LastSaved>, now: Timestamp) {
         let noticed = self.noticed.filter(|(noticed, _)| *noticed == id).and_then(|(_, at)| at);
         self.known.last = last.map(|last| LastSaved { at: noticed.unwrap_or(last.at), ..last }.not_after(now));
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_that_the_broker_notices_is_of_that_time_whatever_its_manifest_says() {
+    fn a_checkpoint_has_the_time_at_which_the_broker_noticed_it() {
         let mut followed = Followed::new(Some(id(1)));
         assert_eq!(followed.notice(Some(id(1)), NOW), Some(id(1)));
         followed.take_manifest(id(1), Some(saved(400_000)), NOW);

@@ -37,9 +37,9 @@ pub enum BrokeredError {
     Refused { why: String },
     #[error("{why}")]
     Failed { why: String },
-    #[error("its head {head} became unreachable before it was over")]
+    #[error("its head {head} became unreachable before the checkpoint ended")]
     HeadLost { head: NodeId },
-    #[error("no further report about it came")]
+    #[error("no report of its end arrived")]
     NoEnd,
     #[error(transparent)]
     Broke(#[from] JoinError),

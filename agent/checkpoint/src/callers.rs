@@ -139,9 +139,9 @@ fn present<'a>(called: Option<&'a mut Called>, token: &str) -> Result<&'a mut Ca
     called.filter(|called| asks(called)).ok_or_else(|| Unasked::of(token))
 }
 
-/// An answer or progress is refused, because this token is not asked for.
+/// An answer or progress is refused, because there is no request with this token.
 #[derive(Debug, PartialEq, Eq, Error)]
-#[error("{token:?} is not asked for now: it was answered, was given up, or is of another round")]
+#[error("there is no request {token:?} now: it was answered or given up, or belongs to another round")]
 pub struct Unasked {
     token: String,
 }

@@ -1,5 +1,5 @@
-//! Metrics of checkpoints and preemptions whose head was this node, and of the broker if this agent
-//! is it.
+//! Metrics of checkpoints and preemptions whose head was this node, and of the broker while this
+//! agent is the broker.
 
 use lattice_model::{DEFAULT_VCLUSTER, DesiredShare, PreemptCause, Preemption, RequeuePolicy};
 use lattice_node::CheckpointEnd;
@@ -27,14 +27,17 @@ pub struct Counts {
     complete: AtomicU64,
     failed: AtomicU64,
     timed_out: AtomicU64,
-    /// Of the broker: whether this agent is it, whether the store is unreachable, how many
-    /// allocations are due and wait, its rounds, and the results of its requests.
+    /// 1 if this agent is the broker.
     leads: AtomicU64,
+    /// 1 if the broker cannot reach the store.
     unreachable: AtomicU64,
+    /// Allocations whose checkpoint is due and waits.
     waits: AtomicU64,
+    /// The broker's rounds.
     rounds: AtomicU64,
+    /// The broker's requests that led to a checkpoint, and those that did not.
     brokered: AtomicU64,
-    in_vain: AtomicU64,
+    brokered_in_vain: AtomicU64,
 }
 
 impl Default for Counts {
@@ -55,7 +58,7 @@ impl Default for Counts {
             waits: zero(),
             rounds: zero(),
             brokered: zero(),
-            in_vain: zero(),
+            brokered_in_vain: zero(),
         }
     }
 }
@@ -121,7 +124,7 @@ impl Counts {
 
     /// Records the end of a checkpoint that the broker requested.
     pub fn brokered(&self, saved: bool) {
-        let counter = if saved { &self.brokered } else { &self.in_vain };
+        let counter = if saved { &self.brokered } else { &self.brokered_in_vain };
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -150,7 +153,7 @@ impl Counts {
             (&family::CHECKPOINTS, "failed", &self.failed),
             (&family::CHECKPOINTS, "timed_out", &self.timed_out),
             (&family::BROKER_ASKED, "complete", &self.brokered),
-            (&family::BROKER_ASKED, "failed", &self.in_vain),
+            (&family::BROKER_ASKED, "failed", &self.brokered_in_vain),
         ] {
             samples.count(metric, &[end], counter.load(Ordering::Relaxed));
         }

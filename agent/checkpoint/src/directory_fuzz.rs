@@ -19,7 +19,7 @@ fn called(mut input: Input<'_>) {
         message.list.push(v1::SavedFile { path, bytes, blake3 });
     }
     let Ok(answer) = app_message::done(message) else { return };
-    let Answer::Done(claims) = &answer else { panic!("what is done is not done: {answer:?}") };
+    let Answer::Done(claims) = &answer else { panic!("a done message became another answer: {answer:?}") };
     assert_eq!(done(&claims.to_text()), Ok(answer));
 }
 

@@ -24,14 +24,14 @@ pub struct Handles {
     pub slice: Option<Slice>,
     pub bounds: Bounds,
     pub mesh: Mesh,
-    /// Where other nodes are.
+    /// The addresses of other nodes.
     pub directory: Directory,
     /// Nodes and allocations as the quorum knows them.
     pub cluster: watch::Receiver<Arc<Cluster>>,
     /// Problems of this node.
     pub problems: NodeProblems,
     pub driver: DriverQueue,
-    /// Heads, parts, and those who follow them.
+    /// The tasks of heads, of parts, and of those who follow a checkpoint.
     pub tasks: Tasks,
 }
 

@@ -59,7 +59,7 @@ pub enum BeginError {
          `lattice checkpoint create` makes a new one"
     )]
     MadeBefore { id: CheckpointId, epoch: Epoch },
-    #[error("checkpoint {id} was made before: {source}")]
+    #[error("checkpoint {id} exists already, and cannot be read: {source}")]
     MadeBeforeAndDamaged { id: CheckpointId, source: StoreError },
 }
 
@@ -207,7 +207,7 @@ fn item(state: &Checkpointing) -> CheckpointItem {
             let seconds = state.length_ms / 1000;
             let names: Vec<&str> = waited_for.iter().map(NodeId::as_str).collect();
             let whom = if names.is_empty() { "the store".to_owned() } else { names.join(", ") };
-            ended(format!("{whom} did not answer within {seconds} s, extended once by half of it"), None)
+            ended(format!("{whom} did not answer within {seconds} s and one extension by half of that"), None)
         }
         CheckpointPhase::Asking { deadline, .. } | CheckpointPhase::Saving { deadline, .. } => {
             let describe = |node: &NodeId| match state.progress.get(node) {
@@ -223,9 +223,9 @@ fn item(state: &Checkpointing) -> CheckpointItem {
             CheckpointItem::Progress { id, state: phase, detail: format!("waits for {}{extended}", awaited.join(", ")) }
         }
         CheckpointPhase::Deferred { .. } => {
-            CheckpointItem::Progress { id, state: phase, detail: "the application asked for a later moment".to_owned() }
+            CheckpointItem::Progress { id, state: phase, detail: "the application asked to save itself later".to_owned() }
         }
-        CheckpointPhase::Verifying { .. } => CheckpointItem::Progress { id, state: phase, detail: "the manifest is written".to_owned() },
+        CheckpointPhase::Verifying { .. } => CheckpointItem::Progress { id, state: phase, detail: "writing the manifest".to_owned() },
         CheckpointPhase::Committing { .. } => CheckpointItem::Progress { id, state: phase, detail: "waits for the quorum".to_owned() },
     }
 }

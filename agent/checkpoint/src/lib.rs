@@ -132,7 +132,7 @@ pub enum PutAnswerError {
     Directory(#[from] DirectoryError),
     #[error(transparent)]
     Place(#[from] PlaceError),
-    #[error("{token} was answered already, and otherwise")]
+    #[error("request {token} was answered already, with a different answer")]
     AnsweredOtherwise { token: String },
 }
 
@@ -144,15 +144,15 @@ struct Means {
 }
 
 impl Checkpoints {
-    /// Opens what the configuration names. `authorities`: those that the agent trusts; they
-    /// identify the cluster in the store.
+    /// Opens the store and the directories that the configuration names. `authorities`: the
+    /// authorities that the agent trusts, which identify the cluster in the store.
     pub fn open(config: &AgentConfig, authorities: watch::Receiver<Arc<Material>>) -> anyhow::Result<Self> {
         if let Err(why) = config.makes_checkpoints() {
             if config.wants_checkpoints() {
                 return Err(why.into());
             }
             if config.logs.store.is_configured() {
-                tracing::warn!(why = %why, "no checkpoints are made here");
+                tracing::warn!(why = %why, "this agent makes no checkpoints");
             }
         }
         let means = match config.makes_checkpoints() {
@@ -218,8 +218,8 @@ impl Checkpoints {
 
     /// Writes the answer that an application sent in a call to the file that the part of this node
     /// reads, so that it survives a restart of the agent. The same answer is accepted again: an
-    /// application without an acknowledgement repeats it. The caller must have [`Callers::lock_answers`] of
-    /// the allocation.
+    /// application without an acknowledgement repeats it. The caller must hold
+    /// [`Callers::lock_answers`] of the allocation.
     pub fn put_answer(&self, share: &DesiredShare, token: &str, answer: &Answer) -> Result<(), PutAnswerError> {
         let key = (share.allocation, share.epoch);
         // The token becomes part of file names.
@@ -227,7 +227,7 @@ impl Checkpoints {
             return Err(Unasked::of(token).into());
         }
         let place = self.means()?.directories.open(share.allocation, &share.owner)?;
-        // The request is read from the directory: an agent that has just started has it only there.
+        // Read from the directory, because an agent that has just started has the request only there.
         if place.requested()?.as_deref() != Some(token) {
             return Err(Unasked::of(token).into());
         }
@@ -245,7 +245,7 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// The environment variables of the work's processes.
+    /// The variables about checkpoints in the environment of the work's processes.
     pub fn environment(&self, share: &DesiredShare) -> Vec<(&'static str, String)> {
         let (Ok(means), Some(policy)) = (&self.0.means, &share.spec.checkpoint) else { return Vec::new() };
         let path_variable = |name, path: std::path::PathBuf| (name, path.display().to_string());

@@ -1,5 +1,5 @@
-//! Hashes and compresses one file in one pass, in this process or in one within the allocation's
-//! work ([`super::packers`]).
+//! Hashes and compresses one file in one pass, in this process or in a process among the
+//! allocation's work ([`super::packers`]).
 
 use std::fs::File;
 use std::io::{self, Read, Write};

@@ -1,5 +1,5 @@
-//! The memory page through which an allocation's work on this node is asked (`--checkpoint=shmem`):
-//! see [`lattice_checkpoint::layout`].
+//! The memory page through which an allocation's work on this node is asked to save itself
+//! (`--checkpoint=shmem`): see [`lattice_checkpoint::layout`].
 //!
 //! The file belongs to the user, who may write anything into it and truncate it at any moment, and
 //! the agent runs as root. So the agent never touches the page's memory: it reads and writes the
@@ -27,7 +27,7 @@ use thiserror::Error;
 
 /// `FUTEX_WAKE_OP`: add the argument to the word.
 const OP_ADD: u32 = 1 << 28;
-/// Milliseconds of a day: the longest time that is believed.
+/// Milliseconds of a day: the longest time that an application may report.
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// What failed with an allocation's page.
@@ -37,7 +37,7 @@ pub enum PageError {
     Make { path: PathBuf, source: io::Error },
     #[error("{}: {source}", .path.display())]
     Open { path: PathBuf, source: io::Error },
-    #[error("{}: it is not the file that was made for the allocation's owner", .path.display())]
+    #[error("{}: it is not a regular file of the allocation's owner", .path.display())]
     NotTheOwners { path: PathBuf },
     #[error("the shared page {}: {source}", .path.display())]
     Read { path: PathBuf, source: io::Error },
@@ -62,7 +62,7 @@ pub enum PageError {
     #[error(transparent)]
     AnswerTime(#[from] NoTime),
     #[error(
-        "the shared page {}: the application answers {answer}, which is none of 1 (done), 2 (failed), 3 (deferred)",
+        "the shared page {}: the application answered {answer}; only 1 (done), 2 (failed) and 3 (deferred) are valid",
         .path.display()
     )]
     Answer { path: PathBuf, answer: u32 },
@@ -147,13 +147,13 @@ impl Page {
         }
     }
 
-    /// The number of the present request, if it is for this token.
+    /// The number of the current request, if it is for this token.
     pub fn asked(&self, token: &str) -> Result<Option<u32>, PageError> {
         Ok(asked(&self.read()?, token))
     }
 
-    /// Makes a request and wakes all that wait for one. If the same token is requested already,
-    /// only wakes them. Returns the number that the answer must carry.
+    /// Writes a request and wakes all waiters. If the current request is for the same token, only
+    /// wakes them. Returns the number that the answer must carry.
     pub fn ask(&self, token: &str, deadline_ms: u64) -> Result<u32, PageError> {
         let page = self.read()?;
         if let Some(number) = asked(&page, token) {
@@ -190,8 +190,8 @@ impl Page {
         Err(PageError::Overwritten { path: self.path.clone() })
     }
 
-    /// Withdraws the request for this token if it is the present one and unanswered: the number
-    /// that deadline and token belong to becomes 0. A later request for it gets another number.
+    /// Withdraws the request for this token if it is current and unanswered: sets the number that
+    /// deadline and token belong to to 0. A later request for the token gets another number.
     pub fn withdraw(&self, token: &str) -> Result<(), PageError> {
         match self.asked(token)? {
             Some(number) if word(&self.read()?, AT_ANSWERED) != number => self.write(AT_OF_REQUEST, &0u32.to_ne_bytes()),
@@ -256,7 +256,7 @@ impl Page {
     }
 }
 
-/// The number of the present request, if it is for this token.
+/// The number of the current request, if it is for this token.
 fn asked(page: &[u8; BYTES], token: &str) -> Option<u32> {
     let (number, of) = (word(page, AT_REQUEST), word(page, AT_OF_REQUEST));
     let same = text(page, AT_TOKEN, TOKEN_BYTES).is_some_and(|there| there == token);

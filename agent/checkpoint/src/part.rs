@@ -49,11 +49,11 @@ pub(super) enum PartError {
     Place(#[from] PlaceError),
     #[error(transparent)]
     Request(#[from] RequestError),
-    #[error("no rank of it runs there: it has not begun yet, or is over")]
+    #[error("no rank runs on this node: the work has not begun here, or has ended")]
     NoRanks,
-    #[error("what ran there was asked, and has ended without an answer")]
+    #[error("the processes that were asked on this node have ended without an answer")]
     EndedUnanswered,
-    #[error("work began there after the checkpoint had been requested: request another one")]
+    #[error("work began on this node after the checkpoint had been requested: request another one")]
     BegunMeanwhile,
     #[error("{why}")]
     Deaf { why: String },
@@ -61,11 +61,13 @@ pub(super) enum PartError {
     NoAnswerComes { why: String },
     #[error("{why}")]
     ApplicationFailed { why: String },
-    #[error("this node has no part of it")]
+    #[error("this node has no part of this checkpoint")]
     NoPart,
-    #[error("its disk is full, and the application does not report how much it saved: it may be cut short; give files= or bytes=")]
+    #[error(
+        "the disk is full, and the application did not report how much it saved: the checkpoint may be incomplete; let the application report files= or bytes="
+    )]
     DiskFull,
-    #[error("the application says that it saved, and no file lies in $LATTICE_CHECKPOINT_DIR/{token}")]
+    #[error("the application reported that it had saved, but there is no file in $LATTICE_CHECKPOINT_DIR/{token}")]
     NoFiles { token: String },
     #[error("{difference}")]
     NotAsClaimed { difference: String },

@@ -1,4 +1,4 @@
-//! Work that the agent calls at a port of the work (`--checkpoint-port`), and its answers.
+//! Calls work at its own port (`--checkpoint-port`) and receives its answers.
 //!
 //! ```text
 //!   who listens there now? ── nobody, or not this work ──▶ the checkpoint fails before anything is asked on any node
@@ -60,19 +60,19 @@ pub enum PortError {
     FindListener { at: SocketAddr, source: io::Error },
     #[error("{why}")]
     Deaf { why: String },
-    #[error("{at} takes no connection within {} s", CONNECT_TIMEOUT.as_secs())]
+    #[error("{at} accepted no connection within {} s", CONNECT_TIMEOUT.as_secs())]
     ConnectTimeout { at: SocketAddr },
-    #[error("{at} cannot be connected to: {source}")]
+    #[error("cannot connect to {at}: {source}")]
     Connect { at: SocketAddr, source: io::Error },
     #[error("a connection to {at}: {source}")]
     NameEnds { at: SocketAddr, source: io::Error },
-    #[error("{at}: no connection of IPv4")]
+    #[error("the connection to {at} does not use IPv4")]
     NoIpv4 { at: SocketAddr },
     #[error("cannot find the process at the other end of a connection to {at}: {source}")]
     FindOtherEnd { at: SocketAddr, source: io::Error },
     #[error(
-        "the process at the other end of a connection to {at} is unknown: the socket is made with the first byte alone, or closed (listen without \
-         TCP_DEFER_ACCEPT)"
+        "the process at the other end of a connection to {at} is unknown: it has closed the connection, or listens with TCP_DEFER_ACCEPT \
+         (listen without it)"
     )]
     NoOtherEnd { at: SocketAddr },
     #[error(transparent)]
@@ -96,7 +96,7 @@ pub enum PortError {
 pub enum CallMessageError {
     #[error("an empty message")]
     Empty,
-    #[error("it is of {token:?}, it was asked for {asked}")]
+    #[error("it is about request {token:?}, but the current request is {asked}")]
     OfAnother { token: String, asked: String },
     #[error(transparent)]
     Message(#[from] AppMessageError),
@@ -115,7 +115,7 @@ impl Port {
     /// The port of this allocation's work on this node.
     ///
     /// # Errors
-    /// Without cgroup v2 nobody can find out whose work listens at the port.
+    /// Without cgroup v2, the agent cannot find out whose work listens at the port.
     pub fn of(context: &Handles, allocation: AllocationId, port: NonZeroU16) -> Result<Self, PortError> {
         let slice = context.slice.as_ref().ok_or(PortError::NoCgroups)?;
         Ok(Self { port, allocation, work: slice.scope(allocation).work() })
@@ -126,11 +126,11 @@ impl Port {
         let found = sockets::listener(self.port.get()).map_err(|source| PortError::FindListener { at: self.at(), source })?;
         Ok(match found {
             None => Some(format!(
-                "nothing listens at {self}: nothing was asked; --checkpoint-port is for programs that serve CheckpointEndpoint there"
+                "nothing listens at {self}, so no request was made; --checkpoint-port needs a program that serves CheckpointEndpoint there"
             )),
             Some(whose) if self.is_ours(whose) => None,
             Some(Whose { cgroup: None, .. }) => Some(format!(
-                "this machine's kernel does not say whose work listens at {self}: nothing was sent; use --checkpoint=signal or shmem here"
+                "this machine's kernel does not show which process listens at {self}, so no request was made; use --checkpoint=signal or shmem here"
             )),
             Some(whose) => Some(self.foreign(whose)),
         })
@@ -146,8 +146,8 @@ impl Port {
 
     fn foreign(&self, whose: Whose) -> String {
         format!(
-            "what listens at {self} is of uid {} and no work of allocation {}: nothing was sent; submit with a --checkpoint-port that \
-             nothing else has there",
+            "the listener at {self} belongs to uid {} and not to allocation {}, so no request was made; submit with a --checkpoint-port that \
+             nothing else uses there",
             whose.uid,
             self.allocation.short()
         )
@@ -155,7 +155,7 @@ impl Port {
 
     /// Connects, and verifies that the other end belongs to this work.
     async fn connect(&self) -> Result<TcpStream, PortError> {
-        if let Some(why) = self.looked(|port| port.deaf()).await? {
+        if let Some(why) = self.run_blocking(|port| port.deaf()).await? {
             return Err(PortError::Deaf { why });
         }
         self.connected().await
@@ -169,11 +169,14 @@ impl Port {
         let unnamed = |source| PortError::NameEnds { at, source };
         let ends = (stream.local_addr().map_err(unnamed)?, stream.peer_addr().map_err(unnamed)?);
         let (SocketAddr::V4(local), SocketAddr::V4(peer)) = ends else { return Err(PortError::NoIpv4 { at }) };
-        let whose = self.looked(move |port| port.other_end(local, peer)).await?;
+        let whose = self.run_blocking(move |port| port.other_end(local, peer)).await?;
         if self.is_ours(whose) { Ok(stream) } else { Err(PortError::Deaf { why: self.foreign(whose) }) }
     }
 
-    async fn looked<T: Send + 'static>(&self, look: impl FnOnce(&Self) -> Result<T, PortError> + Send + 'static) -> Result<T, PortError> {
+    async fn run_blocking<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Self) -> Result<T, PortError> + Send + 'static,
+    ) -> Result<T, PortError> {
         let this = self.clone();
         super::blocking::blocking(move || look(&this)).await
     }
@@ -204,7 +207,7 @@ pub struct Calling {
 }
 
 impl Calling {
-    /// Why no answer will come any more; `None`: an answer may come, or has been written.
+    /// Why no answer can arrive any more; `None`: an answer may still arrive, or has been written.
     pub fn over(&self) -> Option<String> {
         self.over.borrow().clone()
     }
@@ -244,7 +247,7 @@ impl Call {
         loop {
             let stream = self.port.connect().await?;
             match self.once(stream).await {
-                Ok(answer) => return self.taken(answer).await,
+                Ok(answer) => return self.store_answer(answer).await,
                 Err(Ended::Failed(why)) => return Err(why),
                 Err(Ended::Broken(why)) => {
                     tracing::debug!(allocation = %self.share.allocation, port = %self.port, %why, "work is called again");
@@ -286,7 +289,7 @@ impl Call {
         match message {
             Update::Progress(now) => {
                 let key: (AllocationId, Epoch) = (self.share.allocation, self.share.epoch);
-                // An error means that this token is no longer asked for: the call will be dropped.
+                // An error means that the request is no longer current: the call will be dropped.
                 let _ = self.checkpoints.callers().progresses(key, &self.asked.token, app_message::progress(&now)?);
                 Ok(None)
             }
@@ -296,7 +299,7 @@ impl Call {
         }
     }
 
-    /// Distinguishes an application's error from a broken connection, whose status has a source.
+    /// Distinguishes an application's error from a broken connection: only the status of the latter has a source.
     fn ended(&self, status: &Status) -> Ended {
         if status.source().is_some() {
             return Ended::Broken(status.to_string());
@@ -306,7 +309,7 @@ impl Call {
     }
 
     /// Writes the answer to the file that also receives answers in calls to the agent.
-    async fn taken(&self, answer: Answer) -> Result<(), PortError> {
+    async fn store_answer(&self, answer: Answer) -> Result<(), PortError> {
         let turn = self.checkpoints.callers().lock_answers((self.share.allocation, self.share.epoch)).await;
         let turn = turn.ok_or(PortError::AnswersWait)?;
         let (checkpoints, share, token) = (self.checkpoints.clone(), Arc::clone(&self.share), self.asked.token.clone());
@@ -325,7 +328,7 @@ mod tests {
     use std::io::Read as _;
     use std::net::TcpListener;
 
-    /// The scope of an allocation of which nothing runs, and a port at which this process listens.
+    /// A port at which this process listens, for an allocation without processes.
     fn foreign() -> (Port, TcpListener) {
         let listens = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = NonZeroU16::new(listens.local_addr().unwrap().port()).unwrap();
@@ -334,17 +337,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_that_came_to_somebody_else_is_closed_with_nothing_sent() {
+    async fn a_connection_to_a_foreign_process_is_closed_with_nothing_sent() {
         let (port, listens) = foreign();
-        assert!(port.deaf().unwrap().unwrap().contains("is of uid"), "it is not even connected to");
+        assert!(port.deaf().unwrap().unwrap().contains("belongs to uid"), "no connection is made");
         // Connects without the first check, as if another listener had appeared after it.
         let why = port.connected().await.unwrap_err().to_string();
-        assert!(why.contains(&format!("{port} is of uid")) && why.contains("no work of allocation 1f0c9a4e"), "{why}");
+        assert!(why.contains(&format!("{port} belongs to uid")) && why.contains("not to allocation 1f0c9a4e"), "{why}");
         let mut got = Vec::new();
         listens.accept().unwrap().0.read_to_end(&mut got).unwrap();
         assert!(got.is_empty(), "{got:?}");
         drop(listens);
         assert!(port.deaf().unwrap().unwrap().contains("nothing listens"));
-        assert!(port.connected().await.unwrap_err().to_string().contains("cannot be connected to"));
+        assert!(port.connected().await.unwrap_err().to_string().contains("cannot connect to"));
     }
 }

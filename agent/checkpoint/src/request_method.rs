@@ -20,7 +20,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
-/// How long to wait for a call of the work: after a restart of its agent, the work must call again.
+/// How long to wait until the work calls: after a restart of its agent, it must call again.
 const CALL_WAIT: Duration = Duration::from_secs(5);
 /// Interval of the checks whether processes of the work are alive.
 const LIVENESS_INTERVAL: Duration = Duration::from_millis(500);
@@ -42,7 +42,7 @@ pub enum RequestError {
     Directory(#[from] DirectoryError),
     #[error(transparent)]
     Place(#[from] PlaceError),
-    #[error("what earlier checkpoints left there: {0}")]
+    #[error("files of earlier checkpoints cannot be removed: {0}")]
     ForgetEarlier(#[source] io::Error),
     #[error("{token}: {source}")]
     ForgetSaved { token: String, source: io::Error },
@@ -116,8 +116,8 @@ impl RequestMethod {
         let lives = catching::lives(context, allocation, shim).map_err(CatchingError::Look)?;
         let deaf = match self {
             Self::Page(page) if lives => {
-                let why = "no process listens on the page that $LATTICE_CHECKPOINT_SHM names: nothing was asked; \
-                           --checkpoint=shmem is for programs that use it, with lattice_checkpoint for one";
+                let why = "no process listens on the page that $LATTICE_CHECKPOINT_SHM names, so no request was made; \
+                           --checkpoint=shmem needs a program that uses the page, for example with lattice_checkpoint";
                 (!page.is_listened()?).then(|| why.to_owned())
             }
             Self::Port { port, .. } if lives => port.deaf()?,
@@ -134,8 +134,8 @@ impl RequestMethod {
             Self::Call { callers, key } if found.lives && !asked => {
                 let mut waiting = callers.waiting(*key);
                 let called = matches!(tokio::time::timeout(CALL_WAIT, waiting.wait_for(|number| *number > 0)).await, Ok(Ok(_)));
-                let why = "nothing of it waits at its agent's socket to be asked: nothing was asked; --checkpoint=grpc is for programs that \
-                           call ApplicationService.Register, with `lattice checkpoint await` for one";
+                let why = "no process of the work waits in a call to its agent, so no request was made; --checkpoint=grpc needs a program \
+                           that calls ApplicationService.Register, for example `lattice checkpoint await`";
                 Found { deaf: (!called).then(|| why.to_owned()), ..found }
             }
             Self::Page(_) | Self::Port { .. } | Self::Call { .. } | Self::Signal(_) => found,
@@ -193,36 +193,36 @@ impl Request {
     pub fn make(mut self) -> Result<AskedFor, RequestError> {
         let asking = Arc::clone(&self.asking);
         let _turn = asking.lock();
-        self.goes_on()?;
+        self.check_wanted()?;
         let again = self.asked && self.place.saved(&self.token).is_ok_and(|found| !found.is_empty());
-        // Removing the files of an earlier request takes time: if there is space for both, the work
-        // is asked first.
-        let roomy = self.left.is_some_and(|left| self.place.room().is_ok_and(|room| room / 2 > left));
-        if !roomy {
+        // Removing the files of an earlier request takes time. If there is space for both requests,
+        // the work is asked first.
+        let has_space = self.left.is_some_and(|left| self.place.room().is_ok_and(|room| room / 2 > left));
+        if !has_space {
             self.forget_earlier()?;
-            self.goes_on()?;
+            self.check_wanted()?;
         }
         self.prepare().or_else(|_| {
             // Perhaps the disk is full: removing the earlier files gives space.
             self.forget_earlier()?;
-            self.goes_on()?;
+            self.check_wanted()?;
             self.prepare()
         })?;
         let asked = self.send(again)?;
         if matches!(self.method, RequestMethod::Page(_))
             && let Err(why) = self.place.request(&self.token, self.deadline_ms)
         {
-            tracing::warn!(allocation = %self.share.allocation, %why, "the request is on the page alone: its file cannot be written");
+            tracing::warn!(allocation = %self.share.allocation, %why, "the request is on the page, but its file cannot be written");
         }
-        if roomy && let Err(why) = self.forget_earlier() {
+        if has_space && let Err(why) = self.forget_earlier() {
             tracing::warn!(allocation = %self.share.allocation, %why, "files of an earlier checkpoint stay and take space");
         }
         Ok(asked)
     }
 
-    /// An error once the request is no longer wanted: a thread may outlive its round, and must not
-    /// change the request of a later round.
-    fn goes_on(&self) -> Result<(), RequestError> {
+    /// Returns an error once the request is no longer wanted: a thread may outlive its round, and
+    /// must not change the request of a later round.
+    fn check_wanted(&self) -> Result<(), RequestError> {
         if self.stop.is_cancelled() { Err(RequestError::GivenUp) } else { Ok(()) }
     }
 
@@ -247,16 +247,15 @@ impl Request {
     fn send(&mut self, again: bool) -> Result<AskedFor, RequestError> {
         let (token, deadline_ms, allocation) = (self.token.clone(), self.deadline_ms, self.share.allocation);
         let seen = self.targets.take();
-        self.goes_on()?;
+        self.check_wanted()?;
         match &self.method {
             RequestMethod::Signal(signal) => {
                 let work = (&*self.context, allocation, shim_of(&self.context, allocation));
-                // One of the ranks that were asked together may no longer catch the signal: that is
-                // no error now.
+                // In a repetition it is no error if one of the ranks no longer catches the signal.
                 let caught = if again { catching::catching_processes(work, *signal)? } else { None };
                 let asked = match caught {
                     Some(caught) => caught,
-                    None => catching::ask(work, *signal, seen.filter(|_| !again), || self.goes_on())?,
+                    None => catching::ask(work, *signal, seen.filter(|_| !again), || self.check_wanted())?,
                 };
                 Ok(AskedFor::Processes(asked))
             }
@@ -295,7 +294,8 @@ impl AskedFor {
                     let lives = catching::lives(&context, allocation, shim_of(&context, allocation));
                     lives.map_err(|error| RequestError::Signal(CatchingError::Look(error)))
                 };
-                Ok((!blocking(lives).await?).then(|| "what was asked has ended, and none of it reported that it had saved".to_owned()))
+                Ok((!blocking(lives).await?)
+                    .then(|| "all processes of the work have ended, and none reported that it had saved".to_owned()))
             }
         }
     }

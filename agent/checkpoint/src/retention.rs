@@ -278,7 +278,7 @@ enum SweepError {
     Store(#[from] StoreError),
     #[error("{}", with_causes(.0))]
     CallQuorum(#[from] CallError),
-    #[error("the quorum gave an answer of another kind")]
+    #[error("the quorum sent an unexpected answer")]
     OtherAnswer,
 }
 

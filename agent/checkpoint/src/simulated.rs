@@ -17,7 +17,7 @@ impl Eq for SimulatedTime {}
 
 /// The number is no valid time.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("time: {0} s; 0 to 1e28 are possible")]
+#[error("time is {0} s, and must be 0 to 1e28")]
 pub struct NoTime(String);
 
 impl SimulatedTime {

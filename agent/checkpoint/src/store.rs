@@ -7,8 +7,8 @@
 //!     <epoch>.<round>/<index>-<node>/<n>.zst     a file, compressed
 //! ```
 //!
-//! `manifest.json` holds the BLAKE3 of each `node.json`, and that holds the BLAKE3 of each file: so
-//! whoever can trust the manifest can verify everything.
+//! `manifest.json` holds the BLAKE3 of each `node.json`, which holds the BLAKE3 of each file. So a
+//! reader that trusts the manifest can verify everything.
 
 mod files;
 mod large;
@@ -103,7 +103,7 @@ pub(super) struct Ours {
 #[derive(Clone, Debug)]
 pub struct CheckpointStore {
     pub(super) objects: Objects,
-    /// The cluster recorded with what is written; `None`: no cluster.
+    /// The cluster that is recorded with each allocation; `None`: none is.
     pub(super) ours: Option<Ours>,
 }
 
@@ -112,7 +112,7 @@ pub struct CheckpointStore {
 pub struct Part {
     pub owner: Owner,
     pub id: CheckpointId,
-    /// With the round: attempts with the same checkpoint id never share a key.
+    /// Epoch and round are in the keys, so attempts with the same checkpoint id never share a key.
     pub epoch: Epoch,
     pub round: u32,
     /// The node's index in rank order.
@@ -153,7 +153,7 @@ impl CheckpointStore {
         match self.manifest(owner, manifest.id).await {
             Ok(there) if (there.epoch, there.round, &there.nodes) == (manifest.epoch, manifest.round, &manifest.nodes) => return Ok(()),
             Ok(there) => {
-                return Err(StoreError::Unfit(format!("checkpoint {} was made before, under epoch {}", manifest.id, there.epoch)));
+                return Err(StoreError::Unfit(format!("checkpoint {} exists already, made under epoch {}", manifest.id, there.epoch)));
             }
             Err(StoreError::NoSuch(_)) => {}
             Err(error) => return Err(error),
@@ -197,7 +197,7 @@ impl CheckpointStore {
             return Err(damaged(format!("version {}, this agent reads {VERSION}", manifest.version)));
         }
         if (manifest.id, manifest.allocation) != (id, owner.allocation) {
-            return Err(damaged("it is another checkpoint's".to_owned()));
+            return Err(damaged("it belongs to another checkpoint".to_owned()));
         }
         Ok(manifest)
     }
@@ -206,7 +206,7 @@ impl CheckpointStore {
     pub async fn node_manifest(&self, part: &Part, entry: &NodeEntry) -> Result<Option<NodeManifest>, StoreError> {
         let Some(wanted) = &entry.manifest else { return Ok(None) };
         let damaged = |why: String| StoreError::Damaged { what: format!("{}: node.json", entry.node), why };
-        let bytes = self.get_bounded(&self.part_key(part, "node.json")).await?.ok_or_else(|| damaged("it is not there".to_owned()))?;
+        let bytes = self.get_bounded(&self.part_key(part, "node.json")).await?.ok_or_else(|| damaged("it is missing".to_owned()))?;
         let hash = blake3::hash(&bytes).to_hex();
         if hash.as_str() != wanted {
             return Err(damaged(format!("its BLAKE3 is {hash}, the manifest has {wanted}")));

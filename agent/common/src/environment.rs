@@ -10,14 +10,14 @@ use std::collections::BTreeMap;
 
 /// Where a uenv is mounted.
 pub const UENV_MOUNT: &str = "/user-environment";
-/// The index of the task that a process belongs to. The shim sets it, and a launch in a task takes it along.
+/// The index of the task that a process belongs to. The shim sets it, and a launch in a task inherits it.
 const TASK_INDEX: &str = "LATTICE_TASK_INDEX";
 /// The id of the scaled service of which this is a replica, and the replica's number.
 const SERVICE: &str = "LATTICE_SERVICE_ID";
 const REPLICA: &str = "LATTICE_REPLICA";
 
-/// `LATTICE_*` and the variables that every program expects, on top of the user's own; and those of Slurm if the work
-/// or the site has them.
+/// The user's own variables, those that every program expects, `LATTICE_*`, and Slurm's if the work or the site asks for
+/// them.
 pub fn base(share: &DesiredShare, slurm: &SlurmSettings) -> BTreeMap<String, String> {
     let mut env = share.spec.env.clone();
     if !env.contains_key("HOME") {
@@ -51,7 +51,7 @@ pub fn base(share: &DesiredShare, slurm: &SlurmSettings) -> BTreeMap<String, Str
         set("LATTICE_UENV_MOUNT", UENV_MOUNT.to_owned());
     }
     env.extend(of_task_group(share, slurm));
-    // Work submitted from within a replica is none.
+    // Work that a replica submits inherits these variables, but is no replica itself.
     for name in [SERVICE, REPLICA] {
         env.remove(name);
     }
@@ -65,7 +65,7 @@ pub fn base(share: &DesiredShare, slurm: &SlurmSettings) -> BTreeMap<String, Str
     env
 }
 
-/// What the tasks of a lane's group have in common. The shim adds the index of each task.
+/// The variables that all tasks of a lane's group share. The shim adds the index of each task.
 fn of_task_group(share: &DesiredShare, slurm: &SlurmSettings) -> Vec<(String, String)> {
     let (Some(lane), Some(group)) = (share.lane, share.spec.tasks.as_deref()) else { return Vec::new() };
     let mut env = vec![("LATTICE_TASK_GROUP_ID".to_owned(), lane.group.to_string())];
@@ -104,7 +104,7 @@ pub fn of_launch(
 ) -> BTreeMap<String, String> {
     let ranks: u32 = nodes.iter().map(|n| n.count).sum();
     let mut env = base(share, slurm);
-    // It belongs to the allocation's own command and to no other launch.
+    // Only the allocation's own command gets it.
     env.remove(STDIN_VARIABLE);
     env.extend(own);
     env.insert("LATTICE_LAUNCH_ID".to_owned(), id.to_string());

@@ -42,7 +42,7 @@ const SHARED_FUSE: &[&str] = &[
 /// unreachable; a symbolic link to such a mount is followed, which may wait for the server.
 pub fn kind_of(dir: &Path) -> io::Result<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-    if let Some(kind) = by_path(&mounts, dir).filter(|kind| is_shared(kind)) {
+    if let Some(kind) = kind_by_path(&mounts, dir).filter(|kind| is_shared(kind)) {
         return Ok(kind.to_owned());
     }
     // Symbolic links in the path may lead to another mount, so the opened directory decides.
@@ -57,18 +57,18 @@ pub fn kind_of(dir: &Path) -> io::Result<String> {
     };
     let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", opened.as_raw_fd()))?;
     let id = about.lines().find_map(|line| line.strip_prefix("mnt_id:")).map(str::trim).unwrap_or_default();
-    named(&mounts, id).ok_or_else(|| io::Error::other(format!("its mount {id:?} is not among this process's")))
+    kind_of_mount(&mounts, id).ok_or_else(|| io::Error::other(format!("its mount {id:?} is not in /proc/self/mountinfo")))
 }
 
 /// The type of the mount with this id in the text of mountinfo.
-fn named(mounts: &str, id: &str) -> Option<String> {
+fn kind_of_mount(mounts: &str, id: &str) -> Option<String> {
     let line = mounts.lines().find(|line| line.split(' ').next() == Some(id))?;
     line.split_once(" - ")?.1.split(' ').next().map(str::to_owned)
 }
 
 /// The type of the mount that contains `dir`, by path alone: the longest mount point wins, and of
 /// two at the same path the later one, which lies on top.
-fn by_path<'a>(mounts: &'a str, dir: &Path) -> Option<&'a str> {
+fn kind_by_path<'a>(mounts: &'a str, dir: &Path) -> Option<&'a str> {
     let all = mounts.lines().filter_map(|line| {
         let (mount, kind) = line.split_once(" - ")?;
         Some((mount.split(' ').nth(4)?, kind.split(' ').next()?))
@@ -98,10 +98,10 @@ mod tests {
     fn shared_file_systems_are_recognised_by_their_type() {
         let mounts = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 22 0:40 /a /home rw shared:1 - nfs4 server:/home rw\n";
         assert_eq!(
-            (named(mounts, "30").as_deref(), named(mounts, "22").as_deref(), named(mounts, "3")),
+            (kind_of_mount(mounts, "30").as_deref(), kind_of_mount(mounts, "22").as_deref(), kind_of_mount(mounts, "3")),
             (Some("nfs4"), Some("ext4"), None)
         );
-        assert_eq!((by_path(mounts, Path::new("/home/x")), by_path(mounts, Path::new("/homes"))), (Some("nfs4"), Some("ext4")));
+        assert_eq!((kind_by_path(mounts, Path::new("/home/x")), kind_by_path(mounts, Path::new("/homes"))), (Some("nfs4"), Some("ext4")));
         assert!(["nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "fuse.sshfs", "fuse.glusterfs"].into_iter().all(is_shared));
         assert!(!["ext4", "xfs", "tmpfs", "overlay", "zfs", "fuse", "fuse.squashfuse", "sshfs", "fuseblk"].into_iter().any(is_shared));
     }

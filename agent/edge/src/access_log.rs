@@ -1,12 +1,13 @@
-//! The access log: one JSON object a line. Never a token, and nothing of a request but its method and path.
+//! The access log: one JSON object per line. A line contains no token, and of a request only its method and path.
 //!
 //! ```text
 //!   answer ends ─▶ queue 1024 ─▶ thread ─▶ FILE ──at its largest size──▶ FILE.1 … FILE.4
 //!                   └ full: counted, and the next line has the count
 //! ```
 //!
-//! Each request of an account that may change something is in it, each such request that is refused for its token, and a
-//! sample of the others: so nobody without a token can make it as long as they like. A full disk loses lines, never requests.
+//! The log contains every request that may change something if an account was identified or the answer is 401, and a
+//! sample of all other requests. The gate limits how many 401 an address gets, so strangers cannot fill the log. A full
+//! disk loses lines, never requests.
 
 use lattice_agent_common::clock;
 use lattice_agent_common::node_problems::NodeProblems;
@@ -24,15 +25,15 @@ use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 use tonic::Code;
 
-/// How many lines wait to be written.
+/// How many lines may wait to be written.
 const QUEUE_LEN_MAX: usize = 1024;
 /// Largest part of a path in a line, in bytes.
 const PATH_BYTES_MAX: usize = 256;
-/// The same of a method.
+/// Largest part of a method in a line, in bytes.
 const METHOD_BYTES_MAX: usize = 16;
-/// How many older files stay.
-const OLD_FILES: u32 = 4;
-/// The subject of the node's problem.
+/// How many rotated files are retained.
+const OLD_FILES_MAX: u32 = 4;
+/// The subject of the node problem that is set while the log cannot be written.
 const PROBLEM: &str = "access log of the API";
 
 /// One line.
@@ -44,21 +45,21 @@ pub(super) struct Line {
     /// The account; `None`: nobody was identified.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub account: Option<String>,
-    /// The id of the token of the cluster, or the issuer of another one.
+    /// The id of a token that the cluster issued, or the issuer of another token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
     pub method: String,
     pub path: String,
-    /// The status of HTTP; 0: the caller went away before the answer.
+    /// The HTTP status; 0: the caller disconnected before the answer.
     pub status: u16,
-    /// The status of gRPC.
+    /// The gRPC status.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grpc_status: Option<i32>,
-    /// Until the answer had ended.
+    /// Milliseconds from the request's arrival to the end of the answer.
     pub ms: u64,
     /// Bytes of the answer.
     pub bytes: u64,
-    /// Lines that are missing before this one.
+    /// How many lines before this one were lost.
     #[serde(skip_serializing_if = "is_zero")]
     pub lost: u64,
 }
@@ -97,7 +98,7 @@ impl Begun {
         self.token = Some(token);
     }
 
-    /// Whether the line is no matter of a sample.
+    /// Whether the line is logged regardless of the sample.
     fn is_always_logged(&self, ended: Ended) -> bool {
         let is_unauthenticated = ended.status == 401 || ended.grpc_status == Some(i32::from(Code::Unauthenticated));
         self.is_change && (self.account.is_some() || is_unauthenticated)
@@ -112,8 +113,7 @@ pub(super) struct Ended {
     pub bytes: u64,
 }
 
-/// A request that goes on. Its line is added when this is dropped: with the end of its answer, or when the caller goes away
-/// before that.
+/// A request in progress. Dropping it adds its line: when the answer ends, or when the caller disconnects before that.
 pub(super) struct Entry {
     log: AccessLog,
     begun: Option<Begun>,
@@ -137,14 +137,14 @@ impl Drop for Entry {
     }
 }
 
-/// Takes lines. Cloneable; all clones share the queue.
+/// Accepts lines. All clones share the queue.
 #[derive(Clone)]
 pub(super) struct AccessLog(Option<Arc<Queue>>);
 
 struct Queue {
     lines: mpsc::Sender<Line>,
     lost: AtomicU64,
-    /// Every how many-th of the others is logged; 0: none.
+    /// One in this many of the other requests is logged; 0: none.
     read_interval: u64,
     reads: AtomicU64,
 }
@@ -170,7 +170,7 @@ impl AccessLog {
         (Self(Some(Arc::new(Queue { lines, lost: AtomicU64::new(0), read_interval, reads: AtomicU64::new(0) }))), queued)
     }
 
-    /// A request that begins.
+    /// The entry of a request that begins.
     pub(super) fn entry(&self, begun: Begun) -> Entry {
         Entry { log: self.clone(), begun: Some(begun), ended: Ended::default() }
     }
@@ -219,7 +219,7 @@ impl Writer {
     fn run(&mut self, mut queued: mpsc::Receiver<Line>) {
         let mut failed_at: Option<Instant> = None;
         while let Some(line) = queued.blocking_recv() {
-            // A disk that is full is not asked at each line.
+            // After a failure, at most one line a second is tried: the disk may be full.
             if failed_at.is_some_and(|at| at.elapsed() < Duration::from_secs(1)) {
                 continue;
             }
@@ -254,7 +254,7 @@ impl Writer {
             }
         };
         if let Err(error) = file.write_all(text.as_bytes()) {
-            // Half a line would spoil the next one.
+            // Half a line would make the next line invalid.
             let _ = file.set_len(*bytes);
             return Err(error);
         }
@@ -263,7 +263,7 @@ impl Writer {
     }
 
     fn rotate(&self) -> io::Result<()> {
-        for number in (1..OLD_FILES).rev() {
+        for number in (1..OLD_FILES_MAX).rev() {
             match std::fs::rename(self.old(number), self.old(number + 1)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 Ok(()) | Err(_) => {}
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn of_nobody_wrong_tokens_are_logged_and_the_rest_sampled() {
+    fn without_an_account_refused_tokens_are_logged_and_the_rest_sampled() {
         let (log, mut queued) = AccessLog::queue(0.0);
         let ended = |status, grpc_status| Ended { status, grpc_status, bytes: 0 };
         for refused in [ended(0, None), ended(403, None), ended(429, None), ended(200, Some(8))] {
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_whose_caller_goes_away_has_its_line() {
+    fn a_request_is_logged_although_its_caller_disconnects() {
         let (log, mut queued) = AccessLog::queue(0.0);
         let mut entry = log.entry(unknown(true));
         entry.identified("alice", "00000000000000ab".to_owned());
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_find_no_place_are_counted_in_the_next() {
+    fn lines_that_a_full_queue_drops_are_counted_in_the_next_line() {
         let (log, mut queued) = AccessLog::queue(1.0);
         (0..QUEUE_LEN_MAX + 3).for_each(|_| log.add(begun(true), Ended::default()));
         assert_eq!(lines(&mut queued).len(), QUEUE_LEN_MAX);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_full_is_renamed_and_only_so_many_stay() {
+    fn a_full_file_is_renamed_and_a_few_old_ones_are_retained() {
         let dir = std::env::temp_dir().join(format!("lattice-access-log-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir(&dir).unwrap();
@@ -374,7 +374,7 @@ mod tests {
         names.sort_unstable();
         assert_eq!(names, ["log", "log.1", "log.2", "log.3", "log.4"]);
         assert_eq!(std::fs::read_to_string(dir.join("log.4")).unwrap().lines().count(), 1);
-        // Without its directory it is a problem of the node.
+        // Without its directory the log is a problem of the node.
         std::fs::remove_dir_all(&dir).unwrap();
         let (log, queued) = AccessLog::queue(1.0);
         log.add(begun(true), Ended::default());

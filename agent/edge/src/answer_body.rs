@@ -1,4 +1,4 @@
-//! The body of an answer: it reports to the connection whether its reader takes it, and counts for the access log.
+//! The body of an answer. It records whether it waits for its reader, and counts its bytes for the access log.
 
 use super::access_log::Entry;
 use super::activity::OpenRequest;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 use tonic::Status;
 
-/// An answer's body, with what lives as long as it does.
+/// An answer's body, and the handles that live as long as it.
 pub(super) struct AnswerBody {
     body: Body,
     request: OpenRequest,
@@ -17,7 +17,7 @@ pub(super) struct AnswerBody {
 }
 
 impl AnswerBody {
-    /// `entry`: with what the head of the answer says.
+    /// `entry`: already has the status from the head of the answer.
     pub(super) fn new(body: Body, request: OpenRequest, entry: Entry) -> Self {
         Self { body, request, entry }
     }

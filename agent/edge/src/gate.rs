@@ -3,7 +3,7 @@
 //! ```text
 //!   origin ─▶ shape ─┬▶ public page
 //!                    └▶ token or certificate ─▶ identity ─▶ account of this machine ─▶ rates ─▶ Peer in the extensions ─┬▶ gRPC
-//!                       └ too many wrong ones of this address, and not known: refused first              └▶ REST
+//!                       └ too many wrong ones from this address: an unknown one is refused first                        └▶ REST
 //! ```
 
 use super::access_log::{AccessLog, Begun, Ended, Entry};
@@ -41,10 +41,10 @@ use tonic::Status;
 use tonic::service::Routes;
 use tower::ServiceExt;
 
-/// What the paths of gRPC begin with.
+/// The prefix of gRPC's paths.
 const GRPC_PREFIX: &str = "/lattice.v1.";
 
-/// The way to the handlers.
+/// Checks each request and passes it to its handler.
 pub(super) struct Gate {
     pub grpc: Routes,
     pub rest: axum::Router,
@@ -63,7 +63,7 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// Answers a request from this address, of a client that presented this certificate.
+    /// Answers a request from this address. `certificate`: the one that the client presented.
     pub(super) async fn answer<B>(
         &self,
         request: Request<B>,
@@ -139,7 +139,8 @@ impl Gate {
         })
     }
 
-    /// Who calls: by a certificate, by a token, or by both, which then are of one account. The token's scopes count.
+    /// Identifies the caller by a certificate, a token, or both. Both must belong to the same account; then the token's
+    /// scopes apply.
     async fn caller(&self, headers: &HeaderMap, from: Source, certificate: Option<&ServiceCertificate>) -> Result<NetworkPeer, Refusal> {
         match certificate {
             Some(certificate) => {
@@ -190,7 +191,7 @@ impl Gate {
         }
     }
 
-    /// Whom a token identifies, with the account of this machine.
+    /// The caller that a token identifies, with its account on this machine.
     async fn bearer_of(&self, token: &str) -> Result<NetworkPeer, Refusal> {
         let kind = bearer::kind(token);
         let identified = self.identities.identify(token, clock::now()).await.map_err(|refused| {
@@ -254,7 +255,7 @@ fn may_change(method: &Method, path: &str) -> bool {
     }
 }
 
-/// The account of this machine as whom the bearer of a token acts.
+/// The account on this machine under which the bearer of a token acts.
 async fn account_of(identified: &Identified) -> Result<Principal, Refusal> {
     let principal = account_named(&identified.account).await.map_err(|status| Refusal::of_account(&status))?;
     check_uid(identified.uid, &principal)?;
@@ -266,14 +267,14 @@ fn check_uid(issued_for: Option<u32>, account: &Principal) -> Result<(), Refusal
     match issued_for {
         Some(uid) if uid != account.uid => {
             let Principal { name, uid: here, .. } = account;
-            let text = format!("the token is of the account {name} with uid {uid}, and on this machine {name} has uid {here}");
+            let text = format!("the token was issued for {name} with uid {uid}, but on this machine {name} has uid {here}");
             Err(Refusal::denied(format!("{text}\nhint: have a new token issued, or use the API of another machine")))
         }
         Some(_) | None => Ok(()),
     }
 }
 
-/// What names a token or certificate in the access log.
+/// The name of a token or certificate in the access log.
 fn token_name(authentication: &Authentication) -> String {
     match authentication {
         Authentication::Oidc { issuer, .. } => issuer.clone(),
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_announced_too_long_is_refused_before_it_comes() {
+    fn a_body_that_is_announced_too_long_is_refused_before_it_is_read() {
         let shape = |length: &str| {
             let headers: HeaderMap = [(CONTENT_LENGTH, length.parse::<HeaderValue>().unwrap())].into_iter().collect();
             check_shape(Form::Rest, "/api/v1/allocations", &headers).map_err(|refused| refused.answer(Form::Rest).status().as_u16())
@@ -338,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_told_from_reads() {
+    fn changes_are_distinguished_from_reads() {
         let of = |method: Method, path: &str| may_change(&method, path);
         assert!(of(Method::POST, "/lattice.v1.AllocationService/Submit") && of(Method::DELETE, "/api/v1/allocations/a"));
         assert!(of(Method::POST, "/lattice.v1.AllocationService/Nothing"));
@@ -354,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_knows_is_unavailable_and_no_wrong_token() {
+    fn an_unavailable_identity_provider_does_not_make_a_token_wrong() {
         let away = Refused::Unavailable("no answer".to_owned());
         let is_unavailable = |refused: &Refused| refusal_of(refused).is_unavailable();
         assert!(is_unavailable(&away) && !is_unavailable(&Refused::BadSignature) && !is_unavailable(&Refused::NoAccount));

@@ -1,5 +1,5 @@
-//! Tokens that identified somebody lately. Their bearers are served although others at the same address, such as the users
-//! of one portal or of one login machine, present too many wrong tokens.
+//! Tokens that were valid lately. Their bearers are served even if others at the same address, such as users of the same
+//! portal or login machine, present too many wrong tokens.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ impl KnownTokens {
         self.until.lock().get(&self.hasher.hash_one(token)).is_some_and(|until| now < *until)
     }
 
-    /// The token identified somebody.
+    /// Remembers a token that was valid.
     pub(super) fn insert(&self, token: &str, now: Instant) {
         let (hash, mut until) = (self.hasher.hash_one(token), self.until.lock());
         if until.len() >= TOKENS_MAX && !until.contains_key(&hash) {
@@ -36,7 +36,7 @@ impl KnownTokens {
         until.insert(hash, now + REMEMBERED_TIME);
     }
 
-    /// The token was refused.
+    /// Forgets a token that was refused.
     pub(super) fn remove(&self, token: &str) {
         self.until.lock().remove(&self.hasher.hash_one(token));
     }
@@ -57,13 +57,13 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_the_longest_unused_one_is_forgotten() {
+    fn if_there_are_too_many_the_longest_unused_token_is_forgotten() {
         let (known, began) = (KnownTokens::default(), Instant::now());
         let after = |ms: usize| began + Duration::from_millis(ms as u64);
         (0..=TOKENS_MAX).for_each(|number| known.insert(&number.to_string(), after(number)));
         assert_eq!(known.until.lock().len(), TOKENS_MAX);
         assert!(!known.contains("0", began) && known.contains("1", began));
-        // Those whose time has ended go all at once.
+        // All expired tokens are removed together.
         known.insert("new", after(TOKENS_MAX) + REMEMBERED_TIME);
         assert_eq!(known.until.lock().len(), 1);
     }

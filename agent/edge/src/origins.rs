@@ -1,5 +1,5 @@
-//! Web pages that may call. A browser names the page's origin in each request that a page makes to another server; a
-//! page of an origin that is not listed could use the browser's place in the network, so its requests are refused.
+//! Which web pages may call the API. A browser names the page's origin in each request that a page makes to another
+//! server. A page of an unlisted origin could abuse the browser's position in the network, so its requests are refused.
 
 use super::answers::Refusal;
 use axum::body::Body;
@@ -30,21 +30,21 @@ impl Origins {
         Self(origins.iter().cloned().collect())
     }
 
-    /// The page that sends a request; `None`: no page does.
+    /// The origin of the page that sends a request; `None`: no page sent it.
     pub(super) fn check(&self, headers: &HeaderMap) -> Result<Option<Origin>, Refusal> {
         let mut given = headers.get_all(ORIGIN).iter();
         let Some(origin) = given.next() else { return Ok(None) };
         let is_listed = origin.to_str().is_ok_and(|origin| self.0.contains(origin));
         if !is_listed || given.next().is_some() {
             let text = "pages of this origin may not call the API";
-            return Err(Refusal::denied(format!("{text}\nhint: an admin lists the origins that may in api.origins of agent.yaml")));
+            return Err(Refusal::denied(format!("{text}\nhint: an administrator lists allowed origins in api.origins of agent.yaml")));
         }
         Ok(Some(Origin(origin.clone())))
     }
 }
 
 impl Origin {
-    /// The answer to a browser that asks, before a request, whether the page may make it; `None`: it does not ask that.
+    /// The answer to a preflight, by which a browser asks whether a page may make a request; `None`: it is no preflight.
     pub(super) fn preflight(&self, method: &Method, headers: &HeaderMap) -> Option<Response<Body>> {
         if method != Method::OPTIONS || !headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD) {
             return None;
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn only_pages_of_listed_origins_may_call() {
         let origins = Origins::new(&["https://portal".to_owned()]);
-        assert_eq!(origins.check(&headers(&[])), Ok(None), "no page");
+        assert_eq!(origins.check(&headers(&[])), Ok(None), "no page sent it");
         let origin = origins.check(&headers(&["https://portal"])).unwrap().unwrap();
         let mut answer = HeaderMap::new();
         origin.allow(&mut answer);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_browser_that_asks_first_is_answered() {
+    fn a_preflight_is_answered() {
         let origin = Origin(HeaderValue::from_static("https://portal"));
         let mut asked = HeaderMap::new();
         assert!(origin.preflight(&Method::OPTIONS, &asked).is_none());

@@ -1,4 +1,4 @@
-//! All that is known about one node.
+//! The details of one node.
 
 use lattice_api::v1;
 use lattice_cli_session::shown::{domains_text, queue, reasons_text, short, time};

@@ -1,4 +1,4 @@
-//! The list of what was used, and of the queues.
+//! The list of used hours and of vClusters.
 
 use super::columns::{Column, List, Row, Tone};
 use super::filter::Filter;
@@ -48,7 +48,7 @@ fn queue_row(v: &v1::VCluster) -> Row {
     Row { key: String::new(), cells, tone: Tone::Plain }
 }
 
-/// With two decimals, rounded down, as `lattice usage`.
+/// Hours with two decimals, rounded down as in `lattice usage`.
 fn hours_text(ms: u64) -> String {
     let hundredths = u128::from(ms) * 100 / u128::from(HOUR_MS);
     format!("{}.{:02}", hundredths / 100, hundredths % 100)

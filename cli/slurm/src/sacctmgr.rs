@@ -66,7 +66,7 @@ pub struct Query {
     pub clusters: Vec<String>,
     /// The fields; empty: the default ones.
     pub format: String,
-    /// Of users and accounts, also their associations.
+    /// Whether to show the associations of users and accounts as well.
     pub with_associations: bool,
 }
 

@@ -153,7 +153,7 @@ pub fn reservation_lines(r: &v1::Reservation, c: &Context<'_>) -> Vec<String> {
     lines
 }
 
-/// The table of `sinfo -T`: without those that are over.
+/// The table of `sinfo -T`, without reservations that are over.
 pub fn reservation_table(all: &[v1::Reservation], c: &Context<'_>) -> String {
     let mut text = format!("{:<12} {:>8} {:>19} {:>19} {:>11} NODELIST\n", "RESV_NAME", "STATE", "START_TIME", "END_TIME", "DURATION");
     for r in all.iter().filter(|r| r.state != "Over") {
@@ -193,7 +193,7 @@ pub fn partition_lines(partition: &Partition, c: &Context<'_>) -> Vec<String> {
     ]
 }
 
-/// The lines of `scontrol show config`. `kept_seconds`: how long the quorum has ended work.
+/// The lines of `scontrol show config`. `kept_seconds`: how long the quorum keeps ended work.
 pub fn config_text(kept_seconds: u64, has_store: bool, c: &Context<'_>) -> String {
     let storage = if has_store { "accounting_storage/slurmdbd" } else { "accounting_storage/none" };
     let rows = [

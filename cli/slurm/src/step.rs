@@ -14,10 +14,10 @@ use lattice_model::hostlist;
 pub const DEFAULT: &str = "%.15i %.8j %.9P %.8u %.9M %N";
 /// The name of the step in which a script runs.
 const BATCH: &str = "batch";
-/// The code that Slurm reports for a step that had too little memory, as its signal.
+/// The signal number that Slurm reports for a step that ran out of memory.
 const MEMORY_SIGNAL: i32 = 125;
 
-/// A step, and the job that it is of.
+/// A step and its job.
 #[derive(Clone, Debug)]
 pub struct StepRow {
     /// The job.
@@ -27,7 +27,7 @@ pub struct StepRow {
 }
 
 impl StepRow {
-    /// The step in which the script or command of a job runs, where nobody says which steps it has.
+    /// The step of a job's script or command, for a job whose steps are unknown.
     pub fn of_unknown(job: &Job) -> Self {
         let step = v1::JobStep {
             step: BATCH.to_owned(),
@@ -64,7 +64,7 @@ impl StepRow {
         if self.step.is_entry { self.job.state() } else { JobState::of(&self.step.state, &self.step.reason, false) }
     }
 
-    /// As Slurm writes it: `3:0`.
+    /// Its exit code as Slurm writes it: `3:0`.
     pub fn exit_text(&self) -> String {
         match self.state() {
             _ if self.step.is_entry => self.job.exit_text(),
@@ -91,12 +91,12 @@ impl StepRow {
         self.began_ms().map(|began| self.ended_ms().unwrap_or(now_ms).saturating_sub(began))
     }
 
-    /// Its nodes as a hostlist; those of the job if its own are not kept.
+    /// Its nodes as a hostlist; the job's nodes if those of the step are unknown.
     pub fn nodes_text(&self) -> String {
         if self.step.nodes.is_empty() { self.job.nodes_text() } else { self.step.nodes.clone() }
     }
 
-    /// The same, one by one.
+    /// The names of its nodes.
     pub fn node_names(&self) -> Vec<String> {
         hostlist::in_order(&self.nodes_text()).unwrap_or_default().iter().map(|node| node.as_str().to_owned()).collect()
     }

@@ -27,7 +27,7 @@ pub fn show(session: &Session, checked: &v1::SubmitResponse) -> Result<(), Failu
     }
 }
 
-/// When it would begin, or why that is not known.
+/// The expected start, or why it is unknown.
 fn start_text(expected: &v1::ExpectedStart) -> String {
     match time(expected.start_ms) {
         Some(start) if expected.nodes.is_empty() => format!("It is expected to begin at {start}.\n"),
@@ -40,7 +40,7 @@ fn start_text(expected: &v1::ExpectedStart) -> String {
 }
 
 /// What `--spread` means for the other rows.
-const SPREAD: &str = "over the fewest nodes that hold the ranks; the amounts shown for a node are those on the lowest number of nodes";
+const SPREAD: &str = "over the fewest nodes that hold the ranks; amounts per node are for that number";
 
 fn parts(spec: &v1::AllocationSpec) -> (v1::ResourceRequest, v1::Lifecycle, u32) {
     let ranks = spec.launch.as_ref().map_or(0, |launch| launch.ranks);

@@ -124,7 +124,7 @@ fn refuse(args: &Sacct) -> Result<(), Failure> {
     SACCT.refuse(!args.constraints.is_empty(), "-C", "the constraints of ended jobs are not kept")?;
     SACCT.refuse(args.env_vars, "--env-vars", "the environment of jobs is not kept")?;
     SACCT.refuse(!args.flags.is_empty(), "-F", "which scheduler started a job is not kept")?;
-    SACCT.refuse(!args.group.is_empty(), "-g", "the groups of users are not kept; -u chooses users")?;
+    SACCT.refuse(!args.group.is_empty(), "-g", "groups of users are not recorded; choose users with -u")?;
     SACCT.refuse(args.truncate, "-T", "times are shown as they were")?;
     SACCT.refuse(!args.wckeys.is_empty(), "-W", "Lattice has no wckeys; `lattice history --tag` chooses by tags")?;
     SACCT.refuse(args.batch_script && args.jobs.is_empty(), "-B", "it needs a job: -j NUMBER")

@@ -1,8 +1,8 @@
-//! The error of typed text that is refused.
+//! The error for typed text that cannot be used.
 
 use thiserror::Error;
 
-/// Typed text that cannot be used.
+/// Why typed text cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{what}")]
 pub struct UsageError {

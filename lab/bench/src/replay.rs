@@ -241,7 +241,7 @@ impl Options {
     }
 
     fn generated(&self) -> Result<Workload> {
-        ensure!(self.cores_per_node.is_none(), "--cores-per-node is for files alone: the model's jobs ask for nodes");
+        ensure!(self.cores_per_node.is_none(), "--cores-per-node applies only to files: the model's jobs ask for nodes");
         let scale = lublin::Scale {
             nodes: self.nodes.unwrap_or(NODES_DEFAULT),
             days: self.days.unwrap_or(DAYS_DEFAULT),

@@ -38,8 +38,8 @@ impl Random {
 
 /// Numbers at which decoders often fail.
 const EDGES: [u64; 12] = [0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x7fff_ffff, 0xffff_ffff, 1 << 32, i64::MAX as u64, u64::MAX];
-/// The headers of MessagePack's longest texts, bytes, arrays and maps, each with four billion entries.
-const BOASTS: [u8; 4] = [0xdb, 0xc6, 0xdd, 0xdf];
+/// MessagePack's headers of texts, bytes, arrays and maps with a 32-bit length.
+const LONGEST_HEADERS: [u8; 4] = [0xdb, 0xc6, 0xdd, 0xdf];
 
 /// Changes `input` once. `other` is another input, from which a piece may be copied.
 pub fn mutate(input: &mut Vec<u8>, other: &[u8], random: &mut Random) {
@@ -67,8 +67,8 @@ pub fn mutate(input: &mut Vec<u8>, other: &[u8], random: &mut Random) {
             let replaced = if random.below(2) == 0 { at..until } else { at..at };
             input.splice(replaced, other[from..to].iter().copied());
         }
-        10 => drop(input.splice(at..at, [BOASTS[random.below(4)], 0xff, 0xff, 0xff, 0xff])),
-        _ => put_what_was_compared(input, random),
+        10 => drop(input.splice(at..at, [LONGEST_HEADERS[random.below(4)], 0xff, 0xff, 0xff, 0xff])),
+        _ => substitute_compared_value(input, random),
     }
 }
 
@@ -104,7 +104,7 @@ fn write_number(input: &mut Vec<u8>, at: usize, random: &mut Random) {
 }
 
 /// Replaces one side of a recorded comparison, where the input contains it, by the other side.
-fn put_what_was_compared(input: &mut [u8], random: &mut Random) {
+fn substitute_compared_value(input: &mut [u8], random: &mut Random) {
     let Some((mut left, mut right)) = compare::recent(random.below(usize::MAX)) else { return };
     if random.below(2) == 0 {
         std::mem::swap(&mut left, &mut right);

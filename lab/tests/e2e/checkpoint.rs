@@ -331,7 +331,7 @@ fn dies_and_lies(w: &World) {
         ("lie", "the application says that it saved 7 files, and 1 are there"),
         // As many bytes as it reports, but different ones.
         ("forge", "which is not the one that the application reported"),
-        ("empty", "the application says that it saved, and no file lies in"),
+        ("empty", "the application reported that it had saved, but there is no file in"),
         ("link", "x is a symbolic link: save only files and directories"),
     ];
     for (behave, expected) in lies {
@@ -395,7 +395,7 @@ fn used_before(w: &World) {
             }
         }
     });
-    assert!(refused.message().contains(&format!("checkpoint {first} was made before")), "{refused}");
+    assert!(refused.message().contains(&format!("checkpoint {first} exists already")), "{refused}");
     assert!(!chain.behaved(), "it was asked");
     assert_eq!((last(w, &chain.id), list(w, &chain.id).len()), (second, 2));
     // It does not block anything.

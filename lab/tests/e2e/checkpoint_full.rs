@@ -153,7 +153,7 @@ fn filled(w: &World) {
     succeed(w, &["checkpoint", "create", &id, "--deadline", "20s"]);
     let first = last(w, &id);
     for (how, expected) in
-        [("careful", "bulk has no room"), ("careless", "its disk is full, and the application does not report how much it saved")]
+        [("careful", "bulk has no room"), ("careless", "the disk is full, and the application did not report how much it saved")]
     {
         behaves(how);
         let failed = w.run(&["checkpoint", "create", &id, "--deadline", "20s"]);

@@ -561,7 +561,7 @@ fn calls_foreign(w: &World) {
     w.ok(&["node", "cordon", if node == "n1" { "n2" } else { "n1" }, "--reason", "the test's"]);
     let lattice = format!("LATTICE={}", binaries().lattice().display());
     let asks = format!("\"$LATTICE\" checkpoint done {token}; echo code $?");
-    for (more, expected) in [(vec!["--checkpoint=grpc"], "is not asked for now"), (vec![], "submitted without --checkpoint=grpc")] {
+    for (more, expected) in [(vec!["--checkpoint=grpc"], "there is no request"), (vec![], "submitted without --checkpoint=grpc")] {
         let mut args = vec!["--env", &lattice, "--cores", "1", "--nodes", "1"];
         args.extend(more);
         args.extend(["--", "/bin/sh", "-c", &asks]);
@@ -578,11 +578,11 @@ fn calls_foreign(w: &World) {
 }
 
 fn deaf(w: &World) {
-    for (mode, expected) in [("shmem", "no process listens on the page"), ("grpc", "nothing of it waits at its agent's socket")] {
+    for (mode, expected) in [("shmem", "no process listens on the page"), ("grpc", "no process of the work waits in a call")] {
         let id = w.submit(&[&format!("--checkpoint={mode}"), "--", "/bin/sleep", "600"]);
         w.running(&id);
         let done = w.run(&["checkpoint", "create", &id]);
-        assert!(done.code() == 1 && done.err().contains(expected) && done.err().contains("nothing was asked"), "{}", done.err());
+        assert!(done.code() == 1 && done.err().contains(expected) && done.err().contains("no request was made"), "{}", done.err());
         assert_eq!(text(&w.status(&id), "state"), "Running");
         w.ok(&["cancel", &id]);
         w.ended(&id);

@@ -174,14 +174,14 @@ fn foreign(w: &World) {
         assert!(done.code() == 1 && done.err().contains(expected), "{expected}: {}", done.err());
         assert_eq!(text(&w.status(&silent), "state"), "Running");
     };
-    refused(&format!("nothing listens at 127.0.0.1:{at}: nothing was asked"));
+    refused(&format!("nothing listens at 127.0.0.1:{at}, so no request was made"));
     let stranger = Stranger::listens(w, at);
-    refused(&format!("what listens at 127.0.0.1:{at} is of uid {DAEMON} and no work of allocation {}", &silent[..8]));
+    refused(&format!("the listener at 127.0.0.1:{at} belongs to uid {DAEMON} and not to allocation {}", &silent[..8]));
     assert_eq!(stranger.got(), "listens\n", "nothing is sent to it, nor is it connected to");
     drop(stranger);
     // Another allocation serves the port, and is asked there itself.
     let other = Served::submit(w, at, &["--cores=1"], &[]);
-    refused(&format!("what listens at 127.0.0.1:{at} is of uid {NOBODY} and no work of allocation {}", &silent[..8]));
+    refused(&format!("the listener at 127.0.0.1:{at} belongs to uid {NOBODY} and not to allocation {}", &silent[..8]));
     assert!(!w.log(&other.id).contains("asked "), "{}", w.log(&other.id));
     other.release();
     w.ok(&["checkpoint", "create", &other.id, "--deadline", "20s"]);

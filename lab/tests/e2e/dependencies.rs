@@ -224,7 +224,7 @@ fn slurm(w: &World) {
     w.completed(&after);
     assert_eq!(text(&w.ended(&never), "state"), "Cancelled");
     assert_eq!(files.lines(), ["after"]);
-    for (dependency, piece) in [("after:1f0c+x", "no number of minutes"), ("afterok:1f0c?afterok:2f0c", "all jobs of the list count")] {
+    for (dependency, piece) in [("after:1f0c+x", "a number of minutes"), ("afterok:1f0c?afterok:2f0c", "all jobs of the list count")] {
         let refused = w.run(&["submit", &script("refused.sh", dependency, "true")]);
         assert!(refused.code() == 2 && refused.err().contains("line 2") && refused.err().contains(piece), "{}", refused.err());
     }
@@ -239,7 +239,7 @@ fn refused(w: &World) {
     for (on, code, piece) in [
         ("ffffffff", 3, "it cannot depend on allocation ffffffff: there is none"),
         ("abc", 2, "at least 4 hexadecimal digits"),
-        (corresponding.as_str(), 4, "corresponding is between two task groups"),
+        (corresponding.as_str(), 4, "corresponding needs two task groups"),
         (started.as_str(), 2, "\"started\" is no condition"),
         (twice.as_str(), 2, "is named twice"),
     ] {
@@ -254,7 +254,7 @@ fn refused(w: &World) {
 
     // Others may wait for it, and not keep it from running.
     let excludes = w.run_as(NOBODY, &["submit", "--depends-on", &format!("{id}:mutex"), "--", "/bin/true"]);
-    assert!(excludes.code() == 4 && excludes.err().contains("it is another user's"), "{}", excludes.err());
+    assert!(excludes.code() == 4 && excludes.err().contains("it belongs to another user"), "{}", excludes.err());
     let waits = w.run_as(NOBODY, &["submit", "-o", "name", "--depends-on", &format!("{id}:any"), "--", "/bin/true"]);
     assert_eq!(waits.code(), 0, "{}", waits.err());
     w.ok(&["cancel", &id]);

@@ -189,7 +189,7 @@ fn refused(w: &World) {
     let script = files.script("task.sh", "", "true");
     let single = submit(w, "single", &["--hold"], "true");
     for (on, code, piece) in [
-        (format!("{single}:corresponding"), 4, "corresponding is between two task groups"),
+        (format!("{single}:corresponding"), 4, "corresponding needs two task groups"),
         (format!("{single}:after+soon"), 2, "has no valid delay"),
         (format!("{single}:after+366d"), 2, "365 days at most"),
         (format!("{single}?{single}"), 2, "submit the work with --hold"),

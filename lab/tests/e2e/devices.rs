@@ -38,11 +38,11 @@ static DEVICES: Group = Group {
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        DEVICES.test("two_allocations_see_what_their_own_gpus_do_and_draw", &[], apart),
+        DEVICES.test("two_allocations_see_the_load_and_energy_of_their_own_gpus", &[], apart),
         DEVICES.test("energy_continues_after_kill_9_and_includes_the_time_between", &[], killed),
         DEVICES.test("a_driver_that_hangs_stops_no_other_measurement_and_is_reported", &[], hung),
         DEVICES.test("a_lost_gpu_is_no_longer_exported", &[], gone),
-        DEVICES.test("diag_shows_what_the_works_gpus_do_and_which_are_idle", &[], diagnosed),
+        DEVICES.test("diag_shows_the_load_of_the_works_gpus_and_which_are_idle", &[], diagnosed),
     ]
 }
 
@@ -74,13 +74,13 @@ fn series(page: &str, parts: &[&str]) -> Option<f64> {
     line.rsplit(' ').next()?.parse().ok()
 }
 
-fn drawn(w: &World, id: &str) -> Option<f64> {
+fn gpu_joules(w: &World, id: &str) -> Option<f64> {
     series(&page(w), &["lattice_allocation_energy_joules_total{", id, "device=\"gpu\""])
 }
 
 /// Work with a GPU of n1; returns its id and the GPU.
 fn with_gpu(w: &World) -> (String, String) {
-    // Everything is examined on n1; n2 is only there to answer.
+    // The work must run on n1; n2 only answers requests.
     w.ok(&["node", "cordon", "n2", "--reason", "n1 is tested"]);
     let id = w.submit(&["--cores", "1", "--gpus", "1", "--", "sleep", "600"]);
     w.running(&id);
@@ -94,13 +94,13 @@ fn per_gpu(w: &World, id: &str) -> Value {
     w.lattice.json(&["top", id, "--per-gpu"]).unwrap()
 }
 
-/// The number of its only GPU.
-fn of_gpu(usage: &Value, name: &str) -> Option<f64> {
+/// The latest value of a measure of the work's only GPU.
+fn gpu_measure(usage: &Value, name: &str) -> Option<f64> {
     let measured = usage["nodes"][0]["gpus"][0]["measured"].as_array()?;
     measured.iter().find(|one| one["name"] == name)?["now"].as_f64()
 }
 
-fn of_node(usage: &Value, name: &str) -> Option<f64> {
+fn node_measure(usage: &Value, name: &str) -> Option<f64> {
     let measured = usage["nodes"][0]["measured"].as_array()?;
     measured.iter().find(|one| one["name"] == name)?["now"].as_f64()
 }
@@ -118,21 +118,21 @@ fn apart(w: &World) {
     }
     let ((one, its), (other, others)) = (with_gpu(w), with_gpu(w));
     assert_ne!(its, others);
-    w.wait("both to be measured", || drawn(w, &one).is_some() && drawn(w, &other).is_some());
+    w.wait("both to be measured", || gpu_joules(w, &one).is_some() && gpu_joules(w, &other).is_some());
     load(w, &its, 0.75, 0.5, 1500.0);
     load(w, &others, 0.03125, 0.96875, 1020.0);
-    w.wait("what was drawn", || (drawn(w, &one), drawn(w, &other)) == (Some(500.0), Some(20.0)));
+    w.wait("the energy of both", || (gpu_joules(w, &one), gpu_joules(w, &other)) == (Some(500.0), Some(20.0)));
     // Through n1 itself, and through another agent.
     let (usage, of_other) = (per_gpu(w, &one), w.at("n2").json(&["top", &other, "--per-gpu"]).unwrap());
     for (usage, busy, used, watts) in [(&usage, 0.75, 0.5, 750.0), (&of_other, 0.03125, 0.96875, 31.25)] {
-        assert_eq!(of_gpu(usage, "gpu_utilization"), Some(busy), "{usage}");
-        assert_eq!(of_gpu(usage, "gpu_memory_used"), Some(used * GIB as f64), "{usage}");
-        assert_eq!(of_gpu(usage, "gpu_power_draw"), Some(watts), "{usage}");
+        assert_eq!(gpu_measure(usage, "gpu_utilization"), Some(busy), "{usage}");
+        assert_eq!(gpu_measure(usage, "gpu_memory_used"), Some(used * GIB as f64), "{usage}");
+        assert_eq!(gpu_measure(usage, "gpu_power_draw"), Some(watts), "{usage}");
         // The same combined, for one GPU, with the energy since the work began.
-        assert_eq!(of_node(usage, "gpu_utilization"), Some(busy), "{usage}");
-        assert_eq!(of_node(usage, "gpu_memory_ratio"), Some(used), "{usage}");
+        assert_eq!(node_measure(usage, "gpu_utilization"), Some(busy), "{usage}");
+        assert_eq!(node_measure(usage, "gpu_memory_ratio"), Some(used), "{usage}");
     }
-    assert_eq!((of_node(&usage, "gpu_energy"), of_node(&of_other, "gpu_energy")), (Some(500.0), Some(20.0)));
+    assert_eq!((node_measure(&usage, "gpu_energy"), node_measure(&of_other, "gpu_energy")), (Some(500.0), Some(20.0)));
     assert_eq!(usage["nodes"][0]["gpus"][0]["throttled"][0], "power_cap");
     assert!(!usage.to_string().contains(&others) && !of_other.to_string().contains(&its), "{usage}\n{of_other}");
     let table = w.ok(&["top", &one, "--per-gpu"]);
@@ -175,7 +175,7 @@ fn apart(w: &World) {
     };
     assert!(line("GPU measures").contains("by simulated: ") && line("GPU measures").contains("utilization"), "{doctor}");
     assert!(line("energy").contains("RAPL") || line("energy").contains("unsupported"), "{doctor}");
-    // Only in a lab.
+    // An agent outside of a lab refuses simulated GPUs.
     let as_elsewhere = w.dir.join("as-elsewhere.yaml");
     let strict = configs::merged(&fs::read_to_string(&config).unwrap(), "work: {allow_root: false}").unwrap();
     fs::write(&as_elsewhere, strict).unwrap();
@@ -186,7 +186,7 @@ fn apart(w: &World) {
 }
 
 fn diagnosed(w: &World) {
-    // In case another test has cordoned it.
+    // Another test may have cordoned it.
     w.run(&["node", "uncordon", "n2"]);
     let of_all = |node: &str, load: &GpuLoad| {
         for index in 0..3 {
@@ -244,21 +244,21 @@ fn killed(w: &World) {
         load(w, gpu, 0.5, 0.25, 100.0);
     }
     let (id, gpu) = with_gpu(w);
-    w.wait("the first look", || drawn(w, &id) == Some(0.0));
+    w.wait("the first reading", || gpu_joules(w, &id) == Some(0.0));
     load(w, &gpu, 0.5, 0.25, 350.0);
-    w.wait("what was drawn", || drawn(w, &id) == Some(250.0));
+    w.wait("the energy since then", || gpu_joules(w, &id) == Some(250.0));
     faults::kill_node(&w.dir, "n1").unwrap();
     load(w, &gpu, 0.5, 0.25, 900.0);
     faults::start_node(&w.dir, "n1").unwrap();
-    w.wait("what was drawn meanwhile", || {
-        let now = drawn(w, &id);
+    w.wait("the energy during the restart", || {
+        let now = gpu_joules(w, &id);
         assert!(now.is_none_or(|now| now >= 250.0), "it fell to {now:?}");
         now == Some(800.0)
     });
     // The driver was reloaded.
     load(w, &gpu, 0.5, 0.25, 10.0);
-    w.wait("it to go on", || {
-        let now = drawn(w, &id);
+    w.wait("the energy to increase again", || {
+        let now = gpu_joules(w, &id);
         assert!(now.is_none_or(|now| now >= 800.0), "it fell to {now:?}");
         now == Some(810.0)
     });
@@ -270,16 +270,16 @@ fn hung(w: &World) {
         load(w, gpu, 0.5, 0.25, 100.0);
     }
     let (id, gpu) = with_gpu(w);
-    w.wait("its GPU", || of_gpu(&per_gpu(w, &id), "gpu_utilization") == Some(0.5));
+    w.wait("its GPU", || gpu_measure(&per_gpu(w, &id), "gpu_utilization") == Some(0.5));
     let index: u32 = gpu.trim_start_matches("SIM-").parse().unwrap();
     fault(&w.dir.join("n1"), index, &Fault::Hang).unwrap();
-    w.wait("its silence", || {
+    w.wait("the GPU's error", || {
         let usage = per_gpu(w, &id);
-        assert!(of_node(&usage, "cpu_cores").is_some() && usage["nodes"][0]["age_ms"].as_u64().unwrap() < 5000, "{usage}");
+        assert!(node_measure(&usage, "cpu_cores").is_some() && usage["nodes"][0]["age_ms"].as_u64().unwrap() < 5000, "{usage}");
         text(&usage["nodes"][0]["gpus"][0], "error").contains("does not answer")
     });
     let usage = per_gpu(w, &id);
-    assert_eq!((of_gpu(&usage, "gpu_utilization"), of_node(&usage, "gpu_utilization")), (None, None), "{usage}");
+    assert_eq!((gpu_measure(&usage, "gpu_utilization"), node_measure(&usage, "gpu_utilization")), (None, None), "{usage}");
     let now = page(w);
     assert!(series(&now, &["lattice_gpu_reading_age_seconds{"]).is_some_and(|age| age > 5.0), "{now}");
     assert!(!now.contains("lattice_gpu_utilization_ratio{"), "{now}");
@@ -292,7 +292,7 @@ fn hung(w: &World) {
     load(w, &gpu, 0.25, 0.25, 200.0);
     writer.write_all(b"{}").unwrap();
     drop(writer);
-    w.wait("it to answer", || of_gpu(&per_gpu(w, &id), "gpu_utilization") == Some(0.25));
+    w.wait("it to answer", || gpu_measure(&per_gpu(w, &id), "gpu_utilization") == Some(0.25));
     end(w, &[&id]);
 }
 

@@ -33,7 +33,7 @@ static HEALTH: Group = Group {
 pub fn trials() -> Vec<Trial> {
     vec![
         HEALTH.test("a_node_that_is_not_well_keeps_its_work_and_gets_no_more", &[], unwell),
-        HEALTH.test("what_is_configured_and_missing_is_named_until_it_is_there", &[], absent),
+        HEALTH.test("missing_devices_mounts_and_gpus_are_reported_until_they_exist", &[], absent),
         HEALTH.test("failed_hardware_is_down_at_once_until_it_is_repaired", &[], failed),
         HEALTH.test("the_drain_of_a_node_that_is_not_well_ends", &[], drained_unwell),
         HEALTH.test("a_node_that_was_not_well_and_is_silent_can_be_confirmed_dead", &[], silent_unwell),
@@ -53,7 +53,8 @@ fn finds(node: &str, script: &str) {
     fs::rename(folder().join("next"), folder().join(node)).unwrap();
 }
 
-fn is_well(node: &str) {
+/// Lets the site's program find nothing on a node.
+fn clear_finding(node: &str) {
     fs::remove_file(folder().join(node)).unwrap();
 }
 
@@ -85,7 +86,7 @@ fn unwell(w: &World) {
     assert!(why.contains("link 3 is down"), "{why}");
     let own = status(w, "n2");
     assert!(own.contains("fabric") && own.contains("link 3 is down") && own.contains("no new work"), "{own}");
-    is_well("n2");
+    clear_finding("n2");
     w.completed(&waits);
     assert_eq!(shown(w, "n2").0, "Ready");
 }
@@ -155,7 +156,7 @@ fn drained_unwell(w: &World) {
     assert_eq!(shown(w, "n2"), ("Degraded".to_owned(), "not well: fabric: link 3 is down".to_owned()), "at once: nothing was placed on it");
     // A node that is Degraded and empty is Drained at once.
     w.ok(&["node", "drain", "n2", "--reason", "link 3", "--wait"]);
-    is_well("n2");
+    clear_finding("n2");
     w.wait("n2 to be well", || shown(w, "n2") == ("Drained".to_owned(), String::new()));
     w.ok(&["node", "undrain", "n2"]);
     w.ok(&["node", "uncordon", "n[1,3]"]);
@@ -177,7 +178,7 @@ fn silent_unwell(w: &World) {
     let history = w.ok(&["node", "history", "n[1-2]"]);
     assert!(history.contains("NODE") && history.contains("NodeConfirmedDead"), "{history}");
     faults::start_node(&w.dir, "n2").unwrap();
-    is_well("n2");
+    clear_finding("n2");
     w.wait("n2 to be Ready", || shown(w, "n2").0 == "Ready");
 }
 
@@ -209,11 +210,11 @@ fn failed(w: &World) {
     w.ok(&["node", "repaired", "n2"]);
     w.wait("n2 to be Ready", || shown(w, "n2").0 == "Ready");
     // The check is well again, and the node stays Down until an operator acts.
-    is_well("n3.supply");
+    clear_finding("n3.supply");
     w.wait("the check to be well", || !status(w, "n3").contains("supply: failure"));
     assert_eq!(shown(w, "n3").0, "Down");
     assert_eq!(w.lattice.json(&["node", "status", "n3"]).unwrap()["fact"]["reported"]["topology_group"], "row-2");
-    // Until the leader has received that, the failure returns.
+    // The hold returns until the leader knows that the check is well.
     w.wait("n3 to be Ready", || {
         w.run(&["node", "repaired", "n3"]);
         shown(w, "n3").0 == "Ready"
@@ -233,8 +234,8 @@ fn warning_and_hanging_check(w: &World) {
     finds("n3", "sleep 60");
     w.wait("n3 to be Degraded", || shown(w, "n3").0 == "Degraded");
     assert!(shown(w, "n3").1.contains("was not over in time"), "{:?}", shown(w, "n3"));
-    is_well("n1");
-    is_well("n3");
+    clear_finding("n1");
+    clear_finding("n3");
     w.wait("n3 to be Ready", || shown(w, "n3").0 == "Ready");
     // The last test of its cluster.
     fs::remove_dir_all(folder()).unwrap();
@@ -250,17 +251,17 @@ fn registers_unwell(w: &World) {
     let ready_before = times_ready();
     faults::restart_node(&w.dir, "n3").unwrap();
     w.wait("another incarnation to be registered", || incarnation().is_some_and(|now| now > before));
-    // The same check finds the same before the first session, so that work is never placed meanwhile.
+    // The check finds the same before the first session, so no work is placed in between.
     let (state, reason) = shown(w, "n3");
     assert!(state == "Degraded" && reason.starts_with("not well: "), "{state}: {reason}");
     assert_eq!(times_ready(), ready_before, "{}", w.ok(&["node", "history", "n3"]));
     assert_eq!(text(&w.status(&waits), "state"), "Pending");
-    is_well("n3");
+    clear_finding("n3");
     w.completed(&waits);
     assert!(times_ready() > ready_before);
 }
 
-/// The quorum is down, and the agent is killed again and again, before and after it reported.
+/// The quorum is down, and the agent is killed before and after it reports the changes.
 fn unreported_changes(w: &World) {
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
     let recorded = || {
@@ -276,20 +277,20 @@ fn unreported_changes(w: &World) {
     w.wait("n2 to lose its session", || status(w, "n2").contains("no session"));
     finds("n2", "echo link 9 is down; exit 2");
     w.wait("n2 to see it", || status(w, "n2").contains("link 9 is down"));
-    is_well("n2");
+    clear_finding("n2");
     w.wait("n2 to be well", || !status(w, "n2").contains("no new work"));
-    // The agent has stored that by now.
+    // The agent has stored the first change and its end by now.
     finds("n2", "echo link 10 is down; exit 2");
     w.wait("n2 to see another one", || status(w, "n2").contains("link 10 is down"));
-    is_well("n2");
+    clear_finding("n2");
     faults::kill_node(&w.dir, "n2").unwrap();
     faults::begin_node(&w.dir, "n2", &[], &[("LATTICE_FAILPOINT", "unreported-health-unsent")]).unwrap();
     faults::start_member(&w.dir, 1).unwrap();
-    w.wait("it to die before it reports", || !w.cluster().node("n2").unwrap().daemon.alive());
+    w.wait("the agent to die before it reports", || !w.cluster().node("n2").unwrap().daemon.alive());
     faults::begin_node(&w.dir, "n2", &[], &[("LATTICE_FAILPOINT", "unreported-health-sent")]).unwrap();
-    w.wait("it to die after it has reported", || !w.cluster().node("n2").unwrap().daemon.alive());
+    w.wait("the agent to die after it has reported", || !w.cluster().node("n2").unwrap().daemon.alive());
     faults::start_node(&w.dir, "n2").unwrap();
-    // In this order, whatever a busy machine's checks found in between.
+    // Both in this order. The checks of a busy machine may have found more in between.
     w.wait("its history to have both", || {
         let recorded = recorded();
         let mut details = recorded[before..].iter();

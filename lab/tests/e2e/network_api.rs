@@ -368,7 +368,7 @@ fn service_accounts(w: &World) {
     let _ = std::fs::remove_file(&pem);
     w.ok(&["quorum", "ca", "service", "--dir", &authority, "--account", "daemon", "--out", &pem]);
     let refused = w.run(&["quorum", "ca", "service", "--dir", &authority, "--account", "root", "--out", &pem]);
-    assert!(refused.code() != 0 && refused.err().contains("root never calls from the network"), "{}", refused.err());
+    assert!(refused.code() != 0 && refused.err().contains("root may not call from the network"), "{}", refused.err());
     let presenting = |args: &[&str]| curl_trusting(w, &w.ca(), "/api/v1/whoami", &[&["--cert", &pem], args].concat());
 
     // Without the setting, a certificate identifies nobody.

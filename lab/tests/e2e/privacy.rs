@@ -75,7 +75,7 @@ fn looked_at(w: &World) {
     }
     for condition in ["any", "mutex"] {
         let depends = seen(w, &["submit", "--depends-on", &format!("{id}:{condition}"), "--", "/bin/true"]);
-        assert!(depends.code() == 3 && depends.err().contains("there is none, or it ended"), "{condition}: {}", depends.err());
+        assert!(depends.code() == 3 && depends.err().contains("it does not exist, or it ended"), "{condition}: {}", depends.err());
     }
     let status: Value = serde_json::from_str(&seen(w, &["node", "status", "-o", "json"]).out()).unwrap();
     let local = the_one(&status, &id);

@@ -148,7 +148,7 @@ fn shortened(w: &World) {
     let id = submit(w, NOBODY, &["--nodes", "2", "--walltime", "1h", "--", "/bin/sh", "-c", POLITE]);
     w.wait("both ranks", || w.log(&id).matches("ready").count() == 2);
     refused(w, NOBODY, &id, "2h", 4, "only operators lengthen");
-    refused(w, NOBODY, &id, "30s", 4, "is the least that its walltime can be");
+    refused(w, NOBODY, &id, "30s", 4, "so its walltime must be at least");
     refused(w, DAEMON, &id, "10m", 4, "belongs to nobody");
     // One of its agents learns of it when it restarts.
     faults::kill_node(&w.dir, "n2").unwrap();

@@ -44,16 +44,16 @@ pub enum NoSuchMetric {
     TooLong,
     /// It is malformed.
     #[error(
-        "{0:?} is neither gpu_utilization, cpu_utilization, connection_rate, queue_depth nor a selector of series such as queue_length{{queue=\"new\"}}: of a larger query make a recording rule, and name that"
+        "{0:?} is neither gpu_utilization, cpu_utilization, connection_rate, queue_depth nor a selector of series such as queue_length{{queue=\"new\"}}; for a larger query, define a recording rule in the metrics store and give its name"
     )]
     Malformed(String),
-    /// It asks for requests, which nothing outside the program counts.
+    /// It counts requests, which only the program itself can count.
     #[error(
         "{REQUEST_RATE} has no value: a connection may carry many requests, and only the program can count them. Name connection_rate (TCP connections accepted each second), or a series of the metrics store that the program exports, with a label if it has this name: {REQUEST_RATE}{{job=\"web\"}}"
     )]
     CountsRequests,
-    /// It names the label that is added.
-    #[error("leave the label allocation out: it is added, so that only series of the service's own replicas count")]
+    /// It names the label that Lattice adds.
+    #[error("leave the label allocation out: Lattice adds it, so that only series of the service's own replicas count")]
     NamesAllocation,
 }
 

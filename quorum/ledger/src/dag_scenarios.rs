@@ -160,7 +160,7 @@ fn all_steps_are_submitted_or_none() {
     assert_eq!(
         refused(&mut s, 1, dag(&[(1, &[]), (2, &[(9, Success)])])),
         format!(
-            "step \"s2\": it cannot depend on allocation {}: there is none, or it ended so long ago that it is not known any more",
+            "step \"s2\": it cannot depend on allocation {}: it does not exist, or it ended so long ago that the quorum has forgotten it",
             id(9)
         )
     );

@@ -336,7 +336,8 @@ fn submissions_that_cannot_depend_on_something_are_refused_and_change_nothing() 
     }
     assert_eq!(refused(&mut s, 3, &[(1, Mutex)], 7), (refusal(1, DependencyRefusal::TooMany), true));
     let text = refusal(9, DependencyRefusal::Unknown).to_string();
-    let wanted = format!("it cannot depend on allocation {}: there is none, or it ended so long ago that it is not known any more", id(9));
+    let wanted =
+        format!("it cannot depend on allocation {}: it does not exist, or it ended so long ago that the quorum has forgotten it", id(9));
     assert_eq!(text, wanted);
     assert!(refusal(9, DependencyRefusal::Unknown).remedy().is_some());
 }

@@ -1,6 +1,6 @@
-//! Submissions of users whose login names tenants: an identity provider's groups, which the site maps to tenants.
+//! Submissions of users whose login names tenants: the site maps groups of the identity provider to tenants.
 //!
-//! Such a membership holds for one command. Nothing of it is in the state: the next login may name other tenants.
+//! Such a membership is valid for one command and is not stored, because the next login may name other tenants.
 
 use super::action::Action;
 use super::{ApplyContext, Ledger, Outcome};
@@ -14,7 +14,7 @@ impl Action {
         if tenants.is_empty() { self } else { Self::SubmitByLogin { tenants, submission: Box::new(self) } }
     }
 
-    /// The command without what a login adds to it.
+    /// The submission itself, without the tenants of the login.
     pub fn submission(&self) -> &Self {
         match self {
             Self::SubmitByLogin { submission, .. } => submission,
@@ -34,7 +34,7 @@ impl Ledger {
             return Err(Refusal::Malformed { why: format!("{} is no submission", submission.name()) });
         }
         if tenants.len() > LOGIN_TENANTS_MAX {
-            return Err(Refusal::TooMany { what: "tenants of a login".to_owned(), most: LOGIN_TENANTS_MAX as u64 });
+            return Err(Refusal::TooMany { what: "tenants of one login".to_owned(), most: LOGIN_TENANTS_MAX as u64 });
         }
         context.login_tenants.clone_from(tenants);
         submission.apply(self, context)

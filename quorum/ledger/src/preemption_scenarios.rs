@@ -13,26 +13,26 @@ use lattice_model::{
 use uuid::Uuid;
 
 #[test]
-fn work_is_held_before_it_has_begun_by_its_owner_alone_and_waits_again_when_it_is_resumed() {
+fn only_its_owner_holds_work_that_has_not_begun_and_resume_lets_it_wait_again() {
     let mut s = Preempting::new();
     s.submit(AllocationSpec { hold: true, ..spec(1, RequeuePolicy::Never, 0) });
     let held = |s: &Preempting| s.story.ledger.allocation(id(1)).map(|a| (a.held, a.waits())).unwrap();
     assert_eq!(held(&s), (true, false));
-    assert!(matches!(s.story.claim(1, &[0]), Err(Refusal::NotPending { .. })), "nobody gives it nodes");
+    assert!(matches!(s.story.claim(1, &[0]), Err(Refusal::NotPending { .. })), "held work gets no nodes");
     s.story.done(Action::Resume { allocation: id(1), by: user(7) });
     assert_eq!(held(&s), (false, true));
     let hold = |by| Action::HoldAllocation { allocation: id(1), by: user(by) };
     assert!(matches!(s.story.act(hold(8)), Err(Refusal::NotYours { .. })));
     let records = s.story.acted(hold(7));
     assert_eq!(records.iter().map(|r| r.action).collect::<Vec<_>>(), [AuditAction::AllocationHeld]);
-    assert!(s.story.acted(hold(7)).is_empty(), "said again it is the same success");
+    assert!(s.story.acted(hold(7)).is_empty(), "a repetition succeeds and changes nothing");
     s.story.done(Action::Resume { allocation: id(1), by: user(7) });
     s.run(&[0]);
-    assert!(matches!(s.story.act(hold(7)), Err(Refusal::NotPending { .. })), "what has nodes is preempted, not held");
+    assert!(matches!(s.story.act(hold(7)), Err(Refusal::NotPending { .. })), "work with nodes is preempted, not held");
 }
 
 #[test]
-fn work_is_requeued_for_who_may_ask_by_its_rules_and_once_for_each_claim() {
+fn requeue_checks_the_caller_and_the_policy_and_counts_once_for_each_claim() {
     let mut s = Preempting::new();
     let requeue = |epoch, by| Action::RequeueAllocation { allocation: id(1), epoch, by: user(by), reason: "x".into() };
     s.submit(spec(2, RequeuePolicy::OnNodeFailure, 1));
@@ -50,9 +50,9 @@ fn work_is_requeued_for_who_may_ask_by_its_rules_and_once_for_each_claim() {
         s.report(from, ReportItem::Released { allocation: id(1), epoch: first, usage: None });
     }
     let second = s.run(&[2, 1]);
-    assert!(s.story.acted(requeue(first, 0)).is_empty(), "the claim that was meant is over");
+    assert!(s.story.acted(requeue(first, 0)).is_empty(), "the claim that the request names is over");
     assert_eq!(s.now().state, AllocationState::Running);
-    assert!(matches!(s.story.act(requeue(second, 7)), Err(Refusal::NotRequeueable { .. })), "once was the most");
+    assert!(matches!(s.story.act(requeue(second, 7)), Err(Refusal::NotRequeueable { .. })), "its policy allows one requeue");
     let mut never = Preempting::new();
     never.submit(spec(1, RequeuePolicy::Never, 3));
     let epoch = never.run(&[0]);
@@ -68,7 +68,7 @@ fn saves(nodes: u32, requeue: RequeuePolicy) -> AllocationSpec {
     AllocationSpec { checkpoint: Some(CheckpointPolicy::by_signal(CheckpointSignal::USR1)), ..spec(nodes, requeue, 3) }
 }
 
-fn asked(number: u128, hold: bool) -> Preemption {
+fn preemption_order(number: u128, hold: bool) -> Preemption {
     let (by, reason) = ("whoever".to_owned(), "needed".to_owned());
     let id = CheckpointId(Uuid::from_u128(number));
     Preemption { id, by, reason, cause: PreemptCause::Request, deadline_ms: 1000, hold, failed: None }
@@ -133,21 +133,21 @@ impl Preempting {
 }
 
 #[test]
-fn what_saved_itself_waits_with_its_time_and_goes_on_elsewhere() {
+fn work_that_saved_itself_keeps_its_submission_time_and_continues_elsewhere() {
     let mut s = Preempting::new();
     s.submit(saves(2, RequeuePolicy::Never));
-    assert!(matches!(s.preempt(Epoch(0), 7, asked(1, false)), Err(Refusal::NotRunning { .. })), "it has no nodes");
+    assert!(matches!(s.preempt(Epoch(0), 7, preemption_order(1, false)), Err(Refusal::NotRunning { .. })), "it has no nodes");
     let epoch = s.run(&[0, 1]);
     let submitted = s.now().submitted_at;
-    assert!(matches!(s.preempt(epoch, 8, asked(1, false)), Err(Refusal::NotYours { .. })));
-    assert_eq!(s.preempt(epoch, 0, asked(1, false)), Ok(Outcome::Done));
+    assert!(matches!(s.preempt(epoch, 8, preemption_order(1, false)), Err(Refusal::NotYours { .. })));
+    assert_eq!(s.preempt(epoch, 0, preemption_order(1, false)), Ok(Outcome::Done));
     let before = s.story.ledger.audit_head().clone();
-    assert_eq!(s.preempt(epoch, 0, asked(1, false)), Ok(Outcome::Done), "the answer was lost");
+    assert_eq!(s.preempt(epoch, 0, preemption_order(1, false)), Ok(Outcome::Done), "the answer was lost");
     assert_eq!(*s.story.ledger.audit_head(), before);
-    assert_eq!(s.requested_checkpoint(0), Some(asked(1, false).id));
+    assert_eq!(s.requested_checkpoint(0), Some(preemption_order(1, false).id));
     // Two concurrent requests are merged.
-    s.preempt(epoch, 7, asked(2, true)).unwrap();
-    assert_eq!((s.requested_checkpoint(0), s.now().preemption.as_ref().unwrap().hold), (Some(asked(1, false).id), true));
+    s.preempt(epoch, 7, preemption_order(2, true)).unwrap();
+    assert_eq!((s.requested_checkpoint(0), s.now().preemption.as_ref().unwrap().hold), (Some(preemption_order(1, false).id), true));
     let made = s.checkpointed(0, epoch, 1);
     // A report from a node other than the head, and one of an unknown checkpoint.
     s.ended(1, epoch, Ok(made));
@@ -170,16 +170,16 @@ fn what_saved_itself_waits_with_its_time_and_goes_on_elsewhere() {
     assert_eq!(share.restore.map(|from| (from.id, from.epoch)), Some((made, epoch)));
     assert_eq!((s.now().state, s.now().preempted_count), (AllocationState::Running, 1));
     // A request for the previous claim has no effect.
-    assert_eq!(s.preempt(epoch, 0, asked(1, false)), Ok(Outcome::Done));
+    assert_eq!(s.preempt(epoch, 0, preemption_order(1, false)), Ok(Outcome::Done));
     assert_eq!((s.requested_checkpoint(2), s.now().epoch), (None, second));
     s.report(2, ReportItem::Ended { allocation: id(1), epoch: second, reason: EndReason::Exited { code: 0 } });
     assert_eq!(s.now().state, AllocationState::Completed);
-    assert_eq!(s.preempt(second, 0, asked(3, false)), Ok(Outcome::Done));
+    assert_eq!(s.preempt(second, 0, preemption_order(3, false)), Ok(Outcome::Done));
     assert!(matches!(s.story.act(Action::Resume { allocation: id(1), by: user(7) }), Err(Refusal::NotSuspended { .. })));
 }
 
 #[test]
-fn what_did_not_save_itself_fails_or_goes_by_its_policy() {
+fn work_that_did_not_save_itself_fails_or_follows_its_requeue_policy() {
     for (policy, state) in [
         (RequeuePolicy::Never, AllocationState::Failed),
         (RequeuePolicy::OnNodeFailure, AllocationState::Failed),
@@ -188,7 +188,7 @@ fn what_did_not_save_itself_fails_or_goes_by_its_policy() {
         let mut s = Preempting::new();
         s.submit(saves(1, policy));
         let epoch = s.run(&[0]);
-        s.preempt(epoch, 7, asked(1, true)).unwrap();
+        s.preempt(epoch, 7, preemption_order(1, true)).unwrap();
         s.ended(0, epoch, Err(NotSaved("it ignored that".into())));
         assert_eq!((s.now().state, s.now().held, s.now().preemption.clone()), (state, false, None), "{policy:?}");
         assert!(s.now().reason.as_ref().unwrap().to_string().contains("not saved: it ignored that"));
@@ -197,13 +197,13 @@ fn what_did_not_save_itself_fails_or_goes_by_its_policy() {
     let mut s = Preempting::new();
     s.submit(saves(1, RequeuePolicy::Never));
     let epoch = s.run(&[0]);
-    s.preempt(epoch, 7, asked(1, false)).unwrap();
-    s.ended(0, epoch, Ok(asked(1, false).id));
+    s.preempt(epoch, 7, preemption_order(1, false)).unwrap();
+    s.ended(0, epoch, Ok(preemption_order(1, false).id));
     assert_eq!(s.now().state, AllocationState::Failed);
 }
 
 #[test]
-fn work_that_cannot_save_itself_is_ended_only_where_that_is_said() {
+fn work_that_cannot_save_itself_is_ended_only_with_kill() {
     for (policy, then) in [(RequeuePolicy::Never, "would be Failed"), (RequeuePolicy::Always, "would begin again from its beginning")] {
         let mut s = Preempting::new();
         s.submit(spec(1, policy, 3));
@@ -212,75 +212,71 @@ fn work_that_cannot_save_itself_is_ended_only_where_that_is_said() {
         for hold in [false, true] {
             // Requested by its owner, or by root.
             for by in [7, 0] {
-                let refused = s.preempt(epoch, by, asked(1, hold)).unwrap_err();
+                let refused = s.preempt(epoch, by, preemption_order(1, hold)).unwrap_err();
                 assert!(refused.to_string().contains("without --checkpoint") && refused.to_string().contains(then), "{refused}");
                 assert!(refused.remedy().unwrap().contains("--kill"));
             }
         }
         assert_eq!((s.now(), s.requested_checkpoint(0)), (&before, None));
-        s.kill(epoch, 7, asked(1, false)).unwrap();
-        assert_eq!(s.requested_checkpoint(0), Some(asked(1, false).id));
+        s.kill(epoch, 7, preemption_order(1, false)).unwrap();
+        assert_eq!(s.requested_checkpoint(0), Some(preemption_order(1, false).id));
         s.ended(0, epoch, Err(NotSaved("it was submitted without --checkpoint".into())));
-        assert_eq!(s.kill(epoch, 7, asked(1, false)), Ok(Outcome::Done), "the answer was lost");
+        assert_eq!(s.kill(epoch, 7, preemption_order(1, false)), Ok(Outcome::Done), "the answer was lost");
     }
     // Work that has not begun loses nothing.
     let mut s = Preempting::new();
     s.submit(spec(2, RequeuePolicy::Never, 3));
     let epoch = s.story.claimed(1, &[0, 1]);
-    assert_eq!(s.preempt(epoch, 7, asked(1, false)), Ok(Outcome::Done));
+    assert_eq!(s.preempt(epoch, 7, preemption_order(1, false)), Ok(Outcome::Done));
     assert_eq!(s.now().state, AllocationState::Pending);
 }
 
 #[test]
-fn a_request_that_is_said_again_means_nothing_to_the_next_claim() {
-    // It could not save itself, and was started again: a requester who missed that repeats the
-    // request with the new claim.
+fn a_repeated_request_has_no_effect_on_the_next_claim() {
+    // The work could not save itself and was started again. A requester that missed this repeats
+    // its request with the new claim.
     let mut s = Preempting::new();
     s.submit(saves(1, RequeuePolicy::Always));
     let epoch = s.run(&[0]);
-    s.preempt(epoch, 7, asked(1, false)).unwrap();
+    s.preempt(epoch, 7, preemption_order(1, false)).unwrap();
     s.ended(0, epoch, Err(NotSaved("it ignored that".into())));
     s.report(0, ReportItem::Released { allocation: id(1), epoch, usage: None });
     let second = s.run(&[1]);
-    assert_eq!(s.preempt(second, 7, asked(1, false)), Ok(Outcome::Done));
+    assert_eq!(s.preempt(second, 7, preemption_order(1, false)), Ok(Outcome::Done));
     assert_eq!((s.now().state, s.requested_checkpoint(1)), (AllocationState::Running, None));
-    s.preempt(second, 7, asked(2, false)).unwrap();
-    assert_eq!(s.requested_checkpoint(1), Some(asked(2, false).id), "another request is another");
+    s.preempt(second, 7, preemption_order(2, false)).unwrap();
+    assert_eq!(s.requested_checkpoint(1), Some(preemption_order(2, false).id), "another id is another request");
     // It ended by itself before it had saved itself, and was requeued because of that.
     s.report(1, ReportItem::Ended { allocation: id(1), epoch: second, reason: EndReason::Exited { code: 1 } });
     s.report(1, ReportItem::Released { allocation: id(1), epoch: second, usage: None });
     let third = s.run(&[2]);
-    assert_eq!(s.preempt(third, 7, asked(2, false)), Ok(Outcome::Done));
-    assert_eq!(
-        (s.now().state, s.requested_checkpoint(2)),
-        (AllocationState::Running, None),
-        "it has given its nodes back since it was asked"
-    );
+    assert_eq!(s.preempt(third, 7, preemption_order(2, false)), Ok(Outcome::Done));
+    assert_eq!((s.now().state, s.requested_checkpoint(2)), (AllocationState::Running, None), "the request was served by the earlier claim");
     // It had not begun.
     let mut s = Preempting::new();
     s.submit(saves(2, RequeuePolicy::Never));
     let epoch = s.story.claimed(1, &[0, 1]);
-    s.preempt(epoch, 7, asked(1, false)).unwrap();
+    s.preempt(epoch, 7, preemption_order(1, false)).unwrap();
     for from in [0, 1] {
         s.report(from, ReportItem::Released { allocation: id(1), epoch, usage: None });
     }
     let second = s.run(&[0, 1]);
-    assert_eq!(s.preempt(second, 7, asked(1, false)), Ok(Outcome::Done));
+    assert_eq!(s.preempt(second, 7, preemption_order(1, false)), Ok(Outcome::Done));
     assert_eq!((s.now().state, s.requested_checkpoint(0), s.now().preempted_count), (AllocationState::Running, None, 1));
 }
 
 #[test]
-fn what_has_not_begun_goes_back_at_once_and_what_is_sensitive_or_headed_by_an_older_agent_stays() {
+fn work_that_has_not_begun_waits_again_at_once_and_sensitive_or_high_class_work_keeps_its_nodes() {
     let mut s = Preempting::new();
     s.submit(saves(2, RequeuePolicy::Never));
     let epoch = s.story.claimed(1, &[0, 1]);
-    s.preempt(epoch, 0, asked(1, false)).unwrap();
-    assert_eq!((s.now().state, s.now().preempted_count), (AllocationState::Pending, 1), "there is nothing to go on from");
+    s.preempt(epoch, 0, preemption_order(1, false)).unwrap();
+    assert_eq!((s.now().state, s.now().preempted_count), (AllocationState::Pending, 1), "there is no checkpoint to continue from");
     for from in [0, 1] {
         s.report(from, ReportItem::Released { allocation: id(1), epoch, usage: None });
     }
     let epoch = s.story.claimed(1, &[0, 1]);
-    s.preempt(epoch, 0, asked(2, true)).unwrap();
+    s.preempt(epoch, 0, preemption_order(2, true)).unwrap();
     assert_eq!((s.now().state, s.now().held), (AllocationState::Suspended, true));
 
     for spec in [
@@ -290,13 +286,13 @@ fn what_has_not_begun_goes_back_at_once_and_what_is_sensitive_or_headed_by_an_ol
         let mut s = Preempting::new();
         s.submit(spec);
         let epoch = s.run(&[0]);
-        assert!(matches!(s.preempt(epoch, 0, asked(1, false)), Err(Refusal::NotPreemptible { .. })));
-        assert_eq!(s.preempt(epoch, 7, asked(1, false)), Ok(Outcome::Done), "its owner may");
+        assert!(matches!(s.preempt(epoch, 0, preemption_order(1, false)), Err(Refusal::NotPreemptible { .. })));
+        assert_eq!(s.preempt(epoch, 7, preemption_order(1, false)), Ok(Outcome::Done), "its owner may");
     }
 }
 
 #[test]
-fn walltime_suspends_what_was_saved_in_its_grace_until_it_is_resumed() {
+fn work_that_saved_itself_in_the_grace_of_its_walltime_is_suspended_until_resume() {
     let mut s = Preempting::new();
     s.submit(saves(1, RequeuePolicy::Always));
     let epoch = s.run(&[0]);
@@ -313,7 +309,7 @@ fn walltime_suspends_what_was_saved_in_its_grace_until_it_is_resumed() {
 }
 
 #[test]
-fn walltime_holds_what_an_urgent_drain_could_not_save() {
+fn walltime_holds_work_that_an_urgent_drain_could_not_save() {
     let mut s = Preempting::new();
     s.submit(saves(1, RequeuePolicy::Never));
     let epoch = s.run(&[0]);
@@ -327,7 +323,7 @@ fn walltime_holds_what_an_urgent_drain_could_not_save() {
 }
 
 #[test]
-fn an_urgent_drain_asks_what_can_save_itself_and_lets_the_rest_go_on() {
+fn an_urgent_drain_asks_work_that_can_save_itself_and_lets_other_work_continue() {
     let mut s = Preempting::new();
     s.submit(saves(1, RequeuePolicy::Never));
     s.story.done(Action::Submit { id: id(2), spec: Box::new(spec(1, RequeuePolicy::Never, 0)), owner: user(7), claim: None });
@@ -343,7 +339,7 @@ fn an_urgent_drain_asks_what_can_save_itself_and_lets_the_rest_go_on() {
     let first = s.now().preemption.clone().unwrap();
     assert_eq!((first.cause, first.deadline_ms, s.requested_checkpoint(0)), (PreemptCause::Drain, 5000, Some(first.id)));
     s.story.done(drain(1, Some(When::AfterMs(5000))));
-    assert_eq!(s.requested_checkpoint(0), Some(first.id), "said again");
+    assert_eq!(s.requested_checkpoint(0), Some(first.id), "a repetition");
     // It cannot save itself, and continues; a second request is a different one.
     let not = |id, why: &str| ReportItem::NotPreempted { allocation: super::scenarios::id(1), epoch, id, why: why.into() };
     s.report(0, not(first.id, "it is deaf"));
@@ -357,14 +353,14 @@ fn an_urgent_drain_asks_what_can_save_itself_and_lets_the_rest_go_on() {
     assert_ne!(second, first.id);
     // A request that requires more is merged while the first is being tried: a failure then ends
     // the work.
-    s.preempt(epoch, 0, asked(9, false)).unwrap();
+    s.preempt(epoch, 0, preemption_order(9, false)).unwrap();
     assert_eq!((s.requested_checkpoint(0), s.now().preemption.as_ref().unwrap().deadline_ms), (Some(second), 1000), "and sooner");
     s.report(0, not(second, "it is deaf"));
     assert_eq!(s.now().state, AllocationState::Failed);
 }
 
 #[test]
-fn one_node_alone_may_have_begun_before_it_says_so_and_is_asked_as_what_runs() {
+fn work_on_one_node_counts_as_running_before_its_node_reports() {
     let mut s = Preempting::new();
     s.submit(AllocationSpec { checkpoint: None, ..saves(1, RequeuePolicy::Never) });
     let epoch = s.story.claimed(1, &[0]);
@@ -377,17 +373,17 @@ fn one_node_alone_may_have_begun_before_it_says_so_and_is_asked_as_what_runs() {
     };
     s.story.done(drain(1));
     assert_eq!((s.now().state, s.requested_checkpoint(0)), (AllocationState::Staging, None), "it may run, and cannot save itself");
-    s.kill(epoch, 7, asked(1, false)).unwrap();
-    s.kill(epoch, 7, asked(1, false)).unwrap();
-    assert_eq!((s.now().state, s.requested_checkpoint(0)), (AllocationState::Staging, Some(asked(1, false).id)));
+    s.kill(epoch, 7, preemption_order(1, false)).unwrap();
+    s.kill(epoch, 7, preemption_order(1, false)).unwrap();
+    assert_eq!((s.now().state, s.requested_checkpoint(0)), (AllocationState::Staging, Some(preemption_order(1, false).id)));
     s.report(0, ReportItem::Prepared { allocation: id(1), epoch });
-    assert_eq!((s.now().state, s.requested_checkpoint(0)), (AllocationState::Running, Some(asked(1, false).id)));
+    assert_eq!((s.now().state, s.requested_checkpoint(0)), (AllocationState::Running, Some(preemption_order(1, false).id)));
     s.ended(0, epoch, Err(NotSaved("it cannot".into())));
     assert_eq!(s.now().state, AllocationState::Failed, "it is never run again");
 }
 
 #[test]
-fn one_request_drains_the_node_that_its_work_went_to_as_well_and_is_no_other_when_it_is_said_again() {
+fn draining_a_second_node_with_the_same_seed_asks_the_new_claim_for_its_own_checkpoint() {
     let mut s = Preempting::new();
     s.submit(saves(1, RequeuePolicy::Never));
     let drain =
@@ -402,14 +398,14 @@ fn one_request_drains_the_node_that_its_work_went_to_as_well_and_is_no_other_whe
     let epoch = s.run(&[1]);
     s.story.done(drain(1));
     let second = s.requested_checkpoint(1).unwrap();
-    assert_ne!(second, first, "what is asked of this claim is a checkpoint of its own");
+    assert_ne!(second, first, "each claim is asked for its own checkpoint");
     s.checkpointed(1, epoch, second.0.as_u128());
     s.ended(1, epoch, Ok(second));
     assert_eq!((s.now().state, s.now().preempted_count), (AllocationState::Suspended, 2));
     s.report(1, ReportItem::Released { allocation: id(1), epoch, usage: None });
-    // A person's request that names the new claim when it is repeated.
+    // A person's request with the same id, repeated for the new claim.
     let epoch = s.run(&[2]);
-    let again = Preemption { id: second, ..asked(0, false) };
+    let again = Preemption { id: second, ..preemption_order(0, false) };
     assert_eq!(s.preempt(epoch, 7, again), Ok(Outcome::Done));
     assert_eq!((s.now().state, s.requested_checkpoint(2)), (AllocationState::Running, None));
 }
@@ -419,7 +415,7 @@ fn the_audit_log_says_who() {
     let mut s = Preempting::new();
     s.submit(saves(1, RequeuePolicy::Never));
     let epoch = s.run(&[0]);
-    let asking = Action::Preempt { allocation: id(1), epoch, by: user(0), order: asked(1, false), kill: false };
+    let asking = Action::Preempt { allocation: id(1), epoch, by: user(0), order: preemption_order(1, false), kill: false };
     let records = s.story.acted(asking);
     let audited: Vec<_> = records.iter().map(|r| (r.action, r.actor.as_str())).collect();
     assert_eq!(audited, [(AuditAction::PreemptRequested, "u0")]);

@@ -146,7 +146,7 @@ fn a_change_is_checked_like_a_creation_and_a_repetition_is_a_success() {
     let over = ReservationChange { end: Some(Timestamp(1)), start: Some(Timestamp(0)), ..reservation(&s, "third", &[1], 0) };
     assert!(s.act(set(over)).unwrap_err().to_string().contains("give a later end"));
     let endless = ReservationChange { end: None, ..reservation(&s, "third", &[1], 0) };
-    assert!(s.act(set(endless)).unwrap_err().to_string().ends_with("a new reservation needs an end"));
+    assert!(s.act(set(endless)).unwrap_err().to_string().ends_with("give a time or a duration"));
     let unknown = ReservationChange { name: "secnd".into(), ..ReservationChange::default() };
     assert_eq!(s.act(set(unknown)).unwrap_err().to_string(), "there is no reservation \"secnd\"; did you mean \"second\"?");
 }

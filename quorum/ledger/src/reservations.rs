@@ -98,7 +98,7 @@ impl Ledger {
         let name = &change.name;
         let known = self.reservations.get(name).cloned();
         if known.is_none() && change.create && change.end.is_none() {
-            return Err(Refusal::Malformed { why: "a new reservation needs an end".to_owned() });
+            return Err(Refusal::Malformed { why: "a new reservation needs an end: give a time or a duration".to_owned() });
         }
         let before = match (&known, change.create) {
             (Some(known), _) => Reservation::clone(known),

@@ -202,7 +202,7 @@ impl Ledger {
         let name = &change.name;
         let malformed = |why: String| Err(Refusal::Malformed { why });
         if name == DEFAULT_VCLUSTER && (change.create.is_some() || change.tenant.is_some() || change.nodes.is_some()) {
-            let why = "vCluster default always exists, for all tenants, with all nodes of no other vCluster: its weights and interval can be set, and what it lends and borrows";
+            let why = "vCluster default serves all tenants on all nodes that no other vCluster owns: only its weights, its interval, and what it lends and borrows can be set";
             return malformed(why.to_owned());
         }
         if change.cycle_interval_ms.is_some_and(|interval_ms| interval_ms > CYCLE_INTERVAL_MS_MAX) {

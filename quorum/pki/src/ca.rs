@@ -311,7 +311,7 @@ fn check_name(name: &str, role: Role) -> Result<(), CaError> {
         return refuse("that name is reserved for the quorum");
     }
     match name.strip_prefix(ACCOUNT_PREFIX) {
-        Some("root") => return refuse("root never calls from the network: name another account"),
+        Some("root") => return refuse("root may not call from the network: name another account"),
         Some(account) if role == Role::Service && (account.is_empty() || account.bytes().all(|byte| byte.is_ascii_digit())) => {
             return refuse("the name of an account is needed, and no user id");
         }

@@ -1,8 +1,8 @@
-//! The snapshots on disk, and so the part of the log that may be removed.
+//! Which snapshots are on disk, and therefore which part of the log may be removed.
 //!
-//! openraft purges the log as soon as it *requests* the installation of a snapshot, not when that
-//! is done. This module limits the purge: never beyond a snapshot that is not durable, and never
-//! beyond the one before the newest, so that a damaged newest snapshot causes no loss.
+//! openraft purges the log as soon as it *requests* the installation of a snapshot, not when the
+//! snapshot is installed. This module limits the purge: never beyond a snapshot that is not durable,
+//! and never beyond the one before the newest, so that a damaged newest snapshot causes no loss.
 
 use super::StoreError;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl RetainedSnapshots {
         self.0.send_modify(|state| state.snapshots = indices);
     }
 
-    /// A snapshot could not be installed: nobody needs to wait for it.
+    /// Records that a snapshot could not be installed, which ends all waits for it.
     pub fn set_failed(&self) {
         self.0.send_modify(|state| state.failed = true);
     }

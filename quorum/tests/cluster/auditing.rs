@@ -65,7 +65,7 @@ async fn an_access_is_recorded_once_with_its_owner_and_is_found() {
     assert_eq!(seqs(&of_first), [AuditAction::AllocationSubmitted, AuditAction::LogsRead]);
     assert_eq!((of_first[1].actor.as_str(), of_first[1].owner.as_deref()), ("root", Some("alice")));
     let of_alice = find(&lab, &client, AuditFilter { user: Some("alice".into()), ..AuditFilter::default() }).await;
-    assert_eq!(of_alice.len(), 6, "her submissions, and what was done to them: {of_alice:?}");
+    assert_eq!(of_alice.len(), 6, "her submissions, and the actions on them: {of_alice:?}");
     let cancelled = AuditFilter { user: Some("root".into()), actions: vec![AuditAction::CancelRequested], ..AuditFilter::default() };
     let cancelled = find(&lab, &client, cancelled).await;
     assert!(cancelled.len() == 1 && cancelled[0].owner.as_deref() == Some("alice"), "{cancelled:?}");
@@ -127,6 +127,6 @@ async fn heads_are_signed_a_rotated_key_still_verifies_and_a_forged_signature_do
     let message = lattice_ledger::signing::SignedHead::message(ledger.cluster(), signed.seq, &signed.hash);
     let verifies = lattice_quorum::audit::signer::verifies;
     assert!(verifies(&signed.key, message.as_bytes(), &signed.signature));
-    assert!(!verifies(&keys[1].key, message.as_bytes(), &signed.signature), "by the key of its time alone");
+    assert!(!verifies(&keys[1].key, message.as_bytes(), &signed.signature), "only the key of that time verifies it");
     member.stop().await;
 }

@@ -9,8 +9,8 @@
 //! A controller is in the v2 tree or in a hierarchy of version 1, never in both; hybrid machines have some in each.
 //! Nothing above the delegated directory is written (systemd's single-writer rule).
 //!
-//! Memory of version 1 must be named in `cgroup.v1_controllers`: it often belongs to other software, and it cannot kill
-//! a launch as a whole.
+//! A controller of version 1 is used only if `cgroup.v1_controllers` names it. Memory is not among the defaults: it often
+//! belongs to other software, and it cannot kill a launch as a whole.
 
 use super::io_weight::IoWeight;
 use super::place::Place;
@@ -43,11 +43,11 @@ pub(super) enum NoController {
         .directory.display()
     )]
     NotDelegated { directory: PathBuf },
-    #[error("it cannot be handed down in {}: processes live in that directory itself", .file.display())]
+    #[error("it cannot be enabled in {}: that cgroup itself contains processes", .file.display())]
     Occupied { file: PathBuf },
-    #[error("it cannot be handed down in {}: {source}", .file.display())]
+    #[error("it cannot be enabled in {}: {source}", .file.display())]
     HandDown { file: PathBuf, source: io::Error },
-    #[error("it cannot be handed down in {}: the kernel accepted it and did nothing", .file.display())]
+    #[error("it cannot be enabled in {}: the kernel accepted the write without effect", .file.display())]
     Ignored { file: PathBuf },
 }
 
@@ -114,7 +114,7 @@ pub struct Controllers {
 impl Controllers {
     /// Finds each controller, tries it, and records why one cannot be used.
     ///
-    /// `root`: the configured slice, relative to every hierarchy. `slice`: the same in the v2 tree, if there is one.
+    /// `root`: the configured slice, relative to every hierarchy. `slice`: that slice in the v2 tree, if there is a tree.
     /// `delegated`: the directory of the v2 tree, relative, that was delegated to us and contains `root`; empty: `root`
     /// itself; `/`: the tree's root, on a machine that is all ours. `v1`: the controllers that may be used in version 1
     /// if the v2 tree lacks them.
@@ -161,7 +161,7 @@ impl Controllers {
         }
     }
 
-    /// Hands a controller down from the delegated directory to the slice's scopes.
+    /// Enables a controller in each cgroup from the delegated directory down to the slice.
     fn enable_in_slice(&self, slice: &Slice, controller: Controller) -> Result<(), NoController> {
         let below = self
             .root
@@ -201,12 +201,12 @@ impl Controllers {
         self.used.values().any(|place| matches!(place, Place::V1 { .. }))
     }
 
-    /// The files that weigh shares against each other at block devices.
+    /// The files that set the weight of a share at block devices.
     pub fn io_weights(&self) -> &[IoWeight] {
         &self.io_weights
     }
 
-    /// Those of the files that have gone since: the kernel has unloaded the scheduler of devices that weighed by them.
+    /// The weight files that have disappeared since [`Self::find`]: the kernel has unloaded their I/O scheduler.
     pub fn io_weights_gone(&self) -> Vec<&'static str> {
         let present = self.find_io_weights();
         self.io_weights.iter().filter(|weight| !present.contains(weight)).map(|weight| weight.file).collect()
@@ -228,7 +228,7 @@ impl Controllers {
         each.chain(weight).collect::<Vec<_>>().join(", ")
     }
 
-    /// Makes the controllers of the v2 tree usable on the scope's `work`, and memory's on each launch below it.
+    /// Enables the controllers of the v2 tree on the scope's `work`, and memory also on each launch below it.
     pub(super) fn enable_in_scope(&self, scope: &super::Scope) -> Result<(), (Controller, NoController)> {
         let Some(slice) = &self.slice else { return Ok(()) };
         for (controller, _) in self.used.iter().filter(|(_, place)| **place == Place::V2) {
@@ -253,7 +253,7 @@ impl Controllers {
         groups
     }
 
-    /// Allocations that have a directory in some hierarchy of version 1. Those that nobody knows are strays.
+    /// Allocations that have a directory in some hierarchy of version 1. One that the agent does not know is a leftover.
     pub fn v1_allocations(&self) -> BTreeSet<AllocationId> {
         let mounts = self.used.values().filter_map(|place| match place {
             Place::V2 => None,
@@ -263,13 +263,13 @@ impl Controllers {
         entries.filter_map(|e| scope_allocation(e.file_name().to_str()?)).collect()
     }
 
-    /// Kills what still lives in the allocation's directories of version 1 and removes them. Does nothing if they do
-    /// not exist.
+    /// Kills the processes in the allocation's directories of version 1 and removes the directories. Does nothing if they
+    /// do not exist.
     pub fn remove(&self, allocation: AllocationId, at_most: Duration) -> Result<(), CgroupError> {
         self.v1_groups(allocation).iter().try_for_each(|group| group.remove(at_most))
     }
 
-    /// Removes the slice's own directories of version 1 if they are empty: for labs and doctors.
+    /// Removes the slice's own directories of version 1 if they are empty. For the lab and `doctor`.
     pub fn remove_roots(&self) {
         for (controller, place) in &self.used {
             if let Place::V1 { mount } = place {
@@ -289,7 +289,7 @@ fn is_enabled(file: &Path, controller: Controller) -> bool {
     fs::read_to_string(file).is_ok_and(|text| text.split_whitespace().any(|name| name == controller.name()))
 }
 
-/// Hands a controller to the children of `directory`, and looks whether they have it.
+/// Enables a controller for the children of `directory`, and checks the result.
 fn enable(directory: &Path, controller: Controller) -> Result<(), NoController> {
     let file = directory.join("cgroup.subtree_control");
     if is_enabled(&file, controller) {
@@ -336,7 +336,7 @@ impl V1Group {
         self.mount.join(&self.relative)
     }
 
-    /// Makes it and all missing parents. A cpuset gets its parent's processors and memory nodes first: without any it
+    /// Creates it and all missing parents. A cpuset gets its parent's processors and memory nodes first: without any it
     /// accepts no process.
     pub fn create(&self) -> Result<(), CgroupError> {
         self.create_below(&self.relative)

@@ -44,13 +44,13 @@ pub enum NotOurs {
     #[error("the shim was started under another boot of this machine")]
     Boot,
     /// Not the process whose identity the shim wrote down.
-    #[error("it is process {pid}, which is not the one that was started")]
+    #[error("process {pid} is not the shim that was started")]
     Process {
         /// Its pid here.
         pid: i32,
     },
-    /// In no cgroup, or another one than the shim was born in.
-    #[error("process {pid} does not live in the allocation's scope")]
+    /// It is in no cgroup, or not in the cgroup in which the shim was started.
+    #[error("process {pid} is not in the allocation's cgroup")]
     Cgroup {
         /// Its pid here.
         pid: i32,

@@ -96,11 +96,11 @@ pub struct Rule {
     /// One of [`MEASURES`].
     pub measure: String,
     pub side: Side,
-    /// Beyond this value it is bad.
+    /// The bound that raises the alert: a value beyond it is bad.
     pub raised_at: f64,
-    /// Within this value it is well; values between the two change nothing.
+    /// The bound that clears the alert. A value between the two bounds changes nothing.
     pub cleared_at: f64,
-    /// How long the value must be bad to raise, or well to clear.
+    /// How long the value must be beyond a bound before the alert is raised or cleared.
     pub for_ms: u64,
     pub severity: Severity,
 }
@@ -120,7 +120,7 @@ impl Rule {
         }
     }
 
-    /// Whether this value is well.
+    /// Whether this value clears the alert.
     pub fn is_well(&self, value: f64) -> bool {
         match self.side {
             Side::Above => value <= self.cleared_at,
@@ -176,7 +176,7 @@ pub enum AlertSettingsError {
     Measure { name: String, measure: String, hint: OtherName },
     #[error("alert {0}: one bound is needed: `above` or `below`")]
     Bound(String),
-    #[error("alert {name}: cleared_at {cleared_at} would never clear what is raised {side} {raised_at}: it must be on the other side")]
+    #[error("alert {name}: cleared_at {cleared_at} must not be {side} {raised_at}, the bound that raises the alert")]
     Cleared { name: String, cleared_at: f64, side: &'static str, raised_at: f64 },
     #[error("alert {0}: a bound must be a number")]
     NotANumber(String),
@@ -341,7 +341,7 @@ mod tests {
             (rule("name: a, measure: cpu_cores"), "`above` or `below`"),
             (rule("name: a, measure: cpu_cores, above: 1, below: 2"), "`above` or `below`"),
             (rule("name: a, measure: cpu_cores, above: .nan"), "must be a number"),
-            (rule("name: a, measure: cpu_cores, above: 1, cleared_at: 2"), "would never clear"),
+            (rule("name: a, measure: cpu_cores, above: 1, cleared_at: 2"), "cleared_at 2 must not be above 1"),
             (rule("name: a, measure: cpu_cores, above: 1, for_seconds: 90000"), "not between 0 and 86400"),
             (rule("name: a, measure: cpu_cores, abov: 1"), "unknown field"),
             ("alerts:\n  off: [gpu_idel]\n".to_owned(), "did you mean \"gpu_idle\""),

@@ -49,7 +49,7 @@ enum ListError {
     Refused(#[source] Errno),
     #[error("the kernel's answer has an unknown form")]
     Malformed,
-    #[error("the kernel does not say in which cgroup a socket was made: Linux 5.9 does")]
+    #[error("the kernel does not report the cgroup of a socket: Linux 5.9 or newer is needed")]
     NoCgroups,
 }
 

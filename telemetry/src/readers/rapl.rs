@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// The kernel's directory, below the root.
 const ZONES: &str = "sys/class/powercap";
-/// Zones that are read.
+/// Largest number of zones that are read.
 const ZONES_MAX: usize = 64;
 
 /// One zone's reading.
@@ -32,7 +32,7 @@ pub struct Rapl {
 }
 
 impl Rapl {
-    /// Finds them below this root.
+    /// Finds the zones below this root directory.
     pub fn below(root: &Path) -> Self {
         let dir = root.join(ZONES);
         let mut text = Text::default();
@@ -45,7 +45,7 @@ impl Rapl {
             let Some(own) = text.of(&at.join("name")).ok().map(|name| name.trim().to_owned()) else { continue };
             let range = text.of(&at.join("max_energy_range_uj")).ok().and_then(|range| range.trim().parse::<u64>().ok()).unwrap_or(0);
             if let Err(error) = text.of(&at.join("energy_uj")) {
-                // It is kept: a meter that is refused now may become readable later.
+                // The zone is kept: its meter may become readable later.
                 refused = Some(format!("{}: {error}", at.join("energy_uj").display()));
             }
             let parent = zone.rsplit_once(':').filter(|(parent, _)| *parent != "intel-rapl").map(|(parent, _)| parent);
@@ -92,7 +92,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn packages_and_memory_add_up_and_what_lies_in_a_package_does_not() {
+    fn packages_and_memory_add_up_and_parts_of_a_package_do_not() {
         let root = std::env::temp_dir().join(format!("lattice-rapl-{}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
         assert!(Rapl::below(&root).absent().is_some_and(|why| why.contains("no intel-rapl")));
@@ -124,7 +124,7 @@ mod tests {
         ];
         assert_eq!(domains, expected);
         assert_eq!(read[2].range_microjoules, 65_712_999_613);
-        // An unreadable meter still exists, and is read once that is possible.
+        // An unreadable meter still counts as present, and is read once it is readable.
         let meter = root.join(ZONES).join("intel-rapl:1/energy_uj");
         fs::remove_file(&meter).unwrap();
         fs::create_dir(&meter).unwrap();

@@ -29,14 +29,14 @@ async fn settle(sink: &mut SinkTask) {
 }
 
 #[tokio::test]
-async fn every_record_is_delivered_once_and_what_has_none_is_passed() {
+async fn every_record_is_delivered_once_and_numbers_without_a_record_are_skipped() {
     let directory = Directory::new();
     let accounting = accounting(&directory, 3).await;
     let path = directory.0.join("work.jsonl");
     let mut sink = to_file(path.clone(), &accounting);
     settle(&mut sink).await;
     let store = accounting.store().unwrap();
-    // Ends 4 and 5 were dropped.
+    // The records 4 and 5 were dropped.
     store.append(3, &[], 5).await.unwrap();
     store.append(5, &[ended(6)], 6).await.unwrap();
     settle(&mut to_file(path.clone(), &accounting)).await;
@@ -48,7 +48,7 @@ async fn every_record_is_delivered_once_and_what_has_none_is_passed() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_delivered_waits_and_shows_why() {
+async fn records_that_cannot_be_delivered_wait_and_the_status_shows_why() {
     let directory = Directory::new();
     let accounting = accounting(&directory, 2).await;
     let folder = directory.0.join("later");
@@ -59,7 +59,7 @@ async fn what_cannot_be_delivered_waits_and_shows_why() {
     assert!(status.problem.contains("later/work.jsonl"), "{status:?}");
     assert_eq!((status.delivered, status.waiting), (0, 2));
     assert!(sink.problems.lines()[0].starts_with("accounting.file_sink: "), "{:?}", sink.problems.lines());
-    // What ends meanwhile belongs to the next batch.
+    // Work that ends meanwhile belongs to the next batch.
     accounting.store().unwrap().append(2, &[ended(3)], 3).await.unwrap();
     fs::create_dir(&folder).unwrap();
     assert_eq!(sink.pass().await.unwrap(), Next::AtOnce);

@@ -1,5 +1,5 @@
-//! How an allocation ends: its walltime is over, it is stopped, and what was made for it is
-//! removed.
+//! Ends an allocation: handles the end of its walltime, stops its processes, and removes what was
+//! set up for it.
 
 use super::AllocationTask;
 use crate::final_usage::final_usage;
@@ -46,11 +46,11 @@ impl AllocationTask {
         let (context, share) = (Arc::clone(&self.context), Arc::clone(&self.share));
         match walltime::awaited(&context, &share, &self.dir).await {
             Some(Awaited::UnderWay(view)) => {
-                self.set_detail("its walltime is over; a checkpoint that is under way has the grace to be whole");
+                self.set_detail("its walltime is over; the checkpoint under way must be complete within the grace");
                 self.context.tasks.spawn(walltime::end(context, share, view));
             }
             Some(Awaited::Whole(checkpoint)) => {
-                self.set_detail("its walltime is over; it saved itself before that");
+                self.set_detail("its walltime is over; it saved itself before");
                 self.context.tasks.spawn(walltime::end_saved(context, share, checkpoint));
             }
             None => self.ended(EndReason::WalltimeExceeded).await,
@@ -101,7 +101,7 @@ impl AllocationTask {
         actions
     }
 
-    /// `false`: the shim is gone or cannot be sent messages, and only the scope is left to end.
+    /// Returns `false` if the shim cannot be reached: then the scope must be killed.
     async fn ask_shim_to_stop(&mut self, grace_ms: u64) -> bool {
         self.set_detail("ending its processes");
         self.senders.run_state.send_replace(RunState::Ending);
@@ -116,8 +116,8 @@ impl AllocationTask {
         self.line.is_there()
     }
 
-    /// The shim kills the work repeatedly, until its deadline; publishes what keeps the work, for
-    /// those who wait for the node.
+    /// Publishes why work still has processes, for people who wait for the node. The shim meanwhile
+    /// kills the work repeatedly, until its deadline.
     pub(super) async fn publish_what_is_left(&mut self) {
         let (context, allocation) = (Arc::clone(&self.context), self.share.allocation);
         let left = tokio::task::spawn_blocking(move || undo::what_is_left(&context, allocation)).await.unwrap_or(Left::Unknown);
@@ -131,8 +131,8 @@ impl AllocationTask {
         self.handle_phase(TaskEvent::Looked { is_empty }).await;
     }
 
-    /// Kills all processes in the scope at once: there is no shim, or it does not end them. Without
-    /// cgroups, only the processes below a living shim are known.
+    /// Kills all processes in the scope at once, because there is no shim or it does not end them.
+    /// Without cgroups, only the processes below a living shim are known.
     async fn kill_scope(&mut self) {
         if self.line.is_there() {
             tracing::warn!(allocation = %self.share.allocation, "the shim does not end the work: it is killed with its scope");
@@ -154,7 +154,7 @@ impl AllocationTask {
         self.context.adoption.found(self.share.allocation);
         self.end_checks();
         self.give_up_preparing().await;
-        self.set_detail("taking away what was made");
+        self.set_detail("removing what was set up for it");
         self.senders.run_state.send_replace(RunState::Ending);
         self.context.launches.drop_launches(self.share.allocation);
         if !self.line.is_there() {
@@ -210,7 +210,7 @@ impl AllocationTask {
     /// new work off the node.
     async fn epilogue(&self) {
         let (context, share) = (&self.context, &self.share);
-        self.set_detail("the site's epilogue");
+        self.set_detail("running the site's epilogue");
         let data = context.machine.data.environment(share);
         match context
             .machine
@@ -220,7 +220,7 @@ impl AllocationTask {
         {
             Ok(()) => {
                 context.problems.clear("epilogue");
-                self.set_detail("taking away what was made");
+                self.set_detail("removing what was set up for it");
             }
             Err(failure) => {
                 tracing::error!(allocation = %share.allocation, %failure, "an epilogue failed: the node is released without it");

@@ -35,7 +35,7 @@ pub(super) struct Object<'a> {
     pub uploads: &'a Uploads,
 }
 
-/// An object of which everything is stored or ready, except its completion: it does not exist yet.
+/// An object that only needs to be completed: until then it does not exist.
 pub(super) enum PendingObject {
     /// One part, not stored yet.
     Small(Bytes),
@@ -121,8 +121,8 @@ impl CheckpointStore {
             (PendingObject::Parts { upload, parts, bytes }, Some(store)) => {
                 match store.0.complete_multipart(object.key, &upload, parts).await {
                     Ok(_) => {}
-                    // It was completed before, and the answer or its record was lost: nothing else
-                    // is ever stored under this key.
+                    // It was completed before, and the answer or the record of that was lost. Nothing
+                    // else is ever stored under this key.
                     Err(object_store::Error::NotFound { .. }) if self.is_there(object.key, bytes).await? => {}
                     Err(error) => {
                         forget_what_is_gone(object, &error);

@@ -88,7 +88,7 @@ pub enum AccountingSettingsError {
         "accounting.http_sink.url: it must be https://HOST/… (http:// only for this machine itself), without a user and without spaces"
     )]
     SinkUrl,
-    #[error("accounting.http_sink.key_file: the sink needs it: a file of mode 0600 with the key of the signatures")]
+    #[error("accounting.http_sink.key_file is missing: name a file of mode 0600 with the key that signs the batches")]
     NoSinkKey,
     #[error("{setting}: {} must be an absolute path of a file, without \"..\"", path.display())]
     SinkPath { setting: &'static str, path: PathBuf },

@@ -7,12 +7,12 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FabricManagerSettings {
-    /// Its URL: `https://HOST/…` or `http://HOST/…`. Set it alike on all agents. Empty: none, and
-    /// work gets only the number (VNI) of its domain.
+    /// Its URL: `https://HOST/…` or `http://HOST/…`. Set it alike on all agents. Empty: there is no
+    /// fabric manager, and work gets only the number (VNI) of its domain.
     pub url: String,
     /// A file of mode 0600 with the token for it; empty: none.
     pub token: PathBuf,
-    /// Authorities, in PEM, that its certificate is verified with; empty: the system's.
+    /// A PEM file of the authorities that its certificate is verified with; empty: the system's.
     pub ca: PathBuf,
 }
 

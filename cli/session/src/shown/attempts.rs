@@ -13,7 +13,7 @@ const FIT: Fit<'_> = Fit {
     left_out_last: &["STARTED"],
 };
 
-/// Why each earlier attempt ended and who ended it, below a heading; empty if there was none.
+/// A table of why each earlier attempt ended and who ended it; empty if there was none.
 pub fn attempts_text(a: &v1::Allocation, size: TableSize) -> String {
     if a.attempts.is_empty() {
         return String::new();

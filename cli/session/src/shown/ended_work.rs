@@ -10,7 +10,7 @@ pub fn ended_kept(ended: &v1::EndedWork) -> String {
     units_text(Duration::from_millis(ended.kept_ms))
 }
 
-/// How much is kept, and whether the memory cuts the time short.
+/// How much is kept, and whether full memory shortens the time.
 pub fn ended_work(ended: &v1::EndedWork) -> String {
     let mut text = format!("{} kept, {} of {}", ended.count, bytes_text(ended.bytes), bytes_text(ended.memory_bytes));
     if ended.oldest_ended_at_ms > 0 {
@@ -32,7 +32,7 @@ mod tests {
     use lattice_api::json::EndedWorkJson;
 
     #[test]
-    fn what_is_kept_is_shown_with_the_age_of_the_oldest_and_with_what_the_memory_cuts_short() {
+    fn ended_work_is_shown_with_the_age_of_the_oldest_and_whether_memory_is_full() {
         let none = v1::EndedWork { kept_ms: 3_600_000, memory_bytes: 256 << 20, at_ms: 10_000_000, ..Default::default() };
         assert_eq!((ended_kept(&none), ended_work(&none)), ("1 hour".to_owned(), "0 kept, 0 KiB of 256 MiB".to_owned()));
         let some = v1::EndedWork { count: 12, bytes: 20 << 10, oldest_ended_at_ms: 6_277_000, ..none };

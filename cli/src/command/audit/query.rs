@@ -23,7 +23,7 @@ pub async fn run(session: &Session, args: AuditQuery) -> Result<(), Failure> {
         let left = args.limit - u32::try_from(records.len()).unwrap_or(u32::MAX).min(args.limit);
         let page = answer(client.admin().query_audit(v1::QueryAuditRequest { filter: Some(filter.clone()), after, limit: left })).await?;
         if page.upto < after || (page.upto == after && page.upto < page.end) {
-            return Err(Failure::other("the agent's answer is not complete"));
+            return Err(Failure::other("the agent's answer is incomplete: repeat the command"));
         }
         elsewhere = elsewhere.or_else(|| archived(&page, args.after));
         after = page.upto;

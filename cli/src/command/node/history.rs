@@ -77,7 +77,7 @@ impl Newest {
             let question = v1::QueryAuditRequest { filter: Some(filter.clone()), after, limit: PAGE_LEN_MAX };
             let page = answer(client.admin().query_audit(question)).await?;
             if page.upto < after || (page.upto == after && page.upto < page.end) {
-                return Err(Failure::other("the agent's answer is not complete"));
+                return Err(Failure::other("the agent's answer is incomplete: repeat the command"));
             }
             self.archived = self.archived.take().or_else(|| archived(&page, 0));
             after = page.upto;

@@ -18,12 +18,12 @@ use lattice_model::time::Timestamp;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// Rows of the chart for work that has nodes, and for work that waits. The data has all of it.
+/// Largest number of rows of the chart for running and for waiting work. `-o json` has no such limit.
 const RUNNING_ROWS_MAX: usize = 10;
 const WAITING_ROWS_MAX: usize = 10;
 
-/// For a name that no vCluster has. It may be a mistyped command.
-const NOT_FOUND_HINT: &str = "`lattice vcluster list` shows them, `lattice vcluster --help` the commands";
+/// The hint for an unknown name, which may be a mistyped command.
+const NOT_FOUND_HINT: &str = "`lattice vcluster list` shows the vClusters, `lattice vcluster --help` the commands";
 
 pub async fn run(session: &Session, client: &Client, name: &str) -> Result<(), Failure> {
     let vcluster = find(client, name, NOT_FOUND_HINT).await?;
@@ -41,17 +41,17 @@ pub async fn run(session: &Session, client: &Client, name: &str) -> Result<(), F
 struct Overview {
     vcluster: v1::VCluster,
     now: Timestamp,
-    /// What has nodes, in the order in which it ends; services are last.
+    /// Work that has nodes, sorted by its end; services are last.
     running: Vec<v1::Allocation>,
-    /// What waits, the next one first.
+    /// Work that waits, the next to begin first.
     waiting: Vec<v1::Allocation>,
-    /// How many wait that are not in `waiting`.
+    /// How many more allocations wait that are not in `waiting`.
     waiting_left_out: usize,
 }
 
 impl Overview {
     async fn fetch(client: &Client, vcluster: v1::VCluster) -> Result<Self, Failure> {
-        // In this order: what begins between the two answers is in both of them, and not in neither.
+        // The queue is read first: work that begins between the two answers is then in both, not in none.
         let queue = answer(client.vclusters().queue(v1::VClusterQueueRequest { name: vcluster.name.clone() })).await?;
         let request = v1::ListAllocationsRequest {
             all_users: true,
@@ -73,7 +73,7 @@ impl Overview {
         Self { vcluster, now, running, waiting, waiting_left_out }
     }
 
-    /// The settings in lines, and how much work there is now.
+    /// The settings in lines, and the amount of work now.
     fn settings(&self) -> String {
         let waiting = self.waiting.len() + self.waiting_left_out;
         let mut pairs = settings::lines(&self.vcluster);
@@ -95,7 +95,7 @@ impl Overview {
     }
 }
 
-/// When the walltime of work with nodes is over. While its nodes are prepared, all of it is left. `None`: a service.
+/// When the walltime of work with nodes ends, counted from now while its nodes are being prepared. `None`: a service.
 fn end_ms(a: &v1::Allocation, now: Timestamp) -> Option<u64> {
     after_walltime_ms(a, if a.started_at_ms == 0 { now.0 } else { a.started_at_ms })
 }
@@ -104,7 +104,7 @@ fn after_walltime_ms(a: &v1::Allocation, start_ms: u64) -> Option<u64> {
     (a.walltime_seconds > 0).then(|| start_ms.saturating_add(a.walltime_seconds.saturating_mul(1000)))
 }
 
-/// What is planned for work that waits.
+/// The planned time of work that waits, or why there is none.
 fn expected(a: &v1::Allocation) -> Span {
     match a.expected_start_ms {
         Some(start_ms) => Span::Planned { start_ms, end_ms: after_walltime_ms(a, start_ms) },
@@ -185,8 +185,8 @@ mod tests {
     }
 
     #[test]
-    fn the_chart_has_what_ends_first_and_then_the_queue() {
-        // The second one got its nodes between the two answers, and they are being prepared.
+    fn the_chart_lists_running_work_by_its_end_and_then_the_queue() {
+        // `begins` got its nodes between the two answers, and they are being prepared.
         let begins = v1::Allocation { started_at_ms: 0, ..running("22222222-b", 1) };
         let running = vec![running("44444444-d", 0), running("33333333-c", 3), begins];
         let waits = vec![waiting("22222222-b", None), waiting("55555555-e", Some(NOW.0 + HOUR_MS)), waiting("66666666-f", None)];

@@ -12,16 +12,16 @@ use lattice_model::{NodeId, hostlist};
 use lattice_slurm::time::{Side, parse_limit};
 use lattice_slurm::units::listed;
 
-/// Flags that change nothing: what runs on the nodes goes on, and the nodes are those that are named.
+/// Flags that change nothing: running work always continues, and a reservation always names its nodes.
 const HARMLESS_FLAGS: [&str; 2] = ["ignore_jobs", "spec_nodes"];
 
-/// What is created or deleted, and the pairs behind it. A word that names the kind may stand before them.
+/// The `KEY=VALUE` pairs. The word `reservation` may precede them.
 fn pairs(words: &[String]) -> Result<Pairs<'_>, Failure> {
     let words = match words {
         [kind, rest @ ..] if kind.eq_ignore_ascii_case("reservation") => rest,
         [kind, ..] if !kind.contains('=') => {
-            return Err(Failure::other(format!("{kind} cannot be created or deleted here"))
-                .hint("`lattice admin vcluster` changes queues, `lattice node remove` removes a node; reservations are possible"));
+            return Err(Failure::other(format!("scontrol cannot create or delete a {kind} here, only reservations"))
+                .hint("`lattice admin vcluster` changes queues, `lattice node remove` removes a node"));
         }
         words => words,
     };
@@ -32,15 +32,15 @@ fn pairs(words: &[String]) -> Result<Pairs<'_>, Failure> {
     Ok(keys.into_iter().zip(values).collect())
 }
 
-/// Keys in lower case, and what they are set to.
+/// Keys in lower case, with their values.
 type Pairs<'a> = Vec<(String, &'a str)>;
 
-/// The reservation that the pairs name, and the others.
+/// The name of the reservation, and the other pairs.
 fn named(pairs: Pairs<'_>) -> Result<(&str, Pairs<'_>), Failure> {
     let (names, others): (Pairs, Pairs) = pairs.into_iter().partition(|(key, _)| key == "reservationname" || key == "reservation");
     match names.as_slice() {
         [(_, name)] => Ok((*name, others)),
-        _ => Err(Failure::other("ReservationName= is needed, once").hint("Lattice gives reservations no names by itself")),
+        _ => Err(Failure::other("give ReservationName= exactly once").hint("Lattice does not invent names of reservations")),
     }
 }
 
@@ -75,7 +75,7 @@ pub async fn delete(session: &Session, words: &[String]) -> Result<u8, Failure> 
         [kind, name] if kind.eq_ignore_ascii_case("reservation") && !name.contains('=') => name.as_str(),
         words => match named(pairs(words)?)? {
             (name, others) if others.is_empty() => name,
-            _ => return Err(Failure::other("delete ReservationName=NAME takes nothing else")),
+            _ => return Err(Failure::other("delete accepts only ReservationName=NAME")),
         },
     };
     let client = session.connect().await?;
@@ -83,11 +83,12 @@ pub async fn delete(session: &Session, words: &[String]) -> Result<u8, Failure> 
     Ok(0)
 }
 
-/// Leaves `Users=root` out of maintenance, and says so: Slurm wants a user in each reservation, and its scripts name root.
+/// Removes `Users=root` from a maintenance reservation and prints a note. Slurm requires a user in each reservation, so
+/// scripts for it name root.
 fn note_root(session: &Session, request: &mut v1::SetReservationRequest) {
     if is_root_alone(request) {
         request.users = None;
-        session.note("Users=root is left out: during maintenance nobody's work begins here, root's neither");
+        session.note("Users=root is ignored: during maintenance no work begins on these nodes, not even root's");
     }
 }
 
@@ -95,7 +96,7 @@ fn is_root_alone(request: &v1::SetReservationRequest) -> bool {
     request.maintenance == Some(true) && request.users.as_ref().is_some_and(|users| users.names == ["root"])
 }
 
-/// What these pairs ask for. `known_start_ms`: when it begins, if it exists already.
+/// The request that these pairs describe. `known_start_ms`: the start of a reservation that exists already.
 async fn request(
     client: &Client,
     name: &str,
@@ -114,7 +115,7 @@ async fn request(
             "duration" => {
                 let seconds = parse_limit(value)
                     .filter(|seconds| *seconds > 0)
-                    .ok_or_else(|| invalid(key, value).hint("minutes, HH:MM:SS or D-HH:MM are possible; a reservation has an end"))?;
+                    .ok_or_else(|| invalid(key, value).hint("give minutes, HH:MM:SS or D-HH:MM; every reservation has an end"))?;
                 duration_ms = Some(seconds.saturating_mul(1000));
             }
             "nodes" if value.eq_ignore_ascii_case("all") => request.nodes = Some(all_nodes(client).await?),
@@ -127,8 +128,8 @@ async fn request(
             "flags" => request.maintenance = Some(is_maintenance(value)?),
             "comment" => request.comment = Some((*value).to_owned()),
             _ => {
-                return Err(Failure::other(format!("{key}= is not possible"))
-                    .hint("StartTime, EndTime, Duration, Nodes (a hostlist), Users, Accounts, Flags=MAINT and Comment are"));
+                return Err(Failure::other(format!("{key}= is not supported"))
+                    .hint("supported: StartTime, EndTime, Duration, Nodes (a hostlist), Users, Accounts, Flags=MAINT and Comment"));
             }
         }
     }
@@ -143,11 +144,11 @@ async fn request(
     Ok(request)
 }
 
-/// Names without the signs that add to what is there.
+/// The names of a list. Refuses `+NAME` and `-NAME`, which would change an existing list.
 fn plain(key: &str, value: &str) -> Result<Vec<String>, Failure> {
     let names = listed(&[value.to_owned()]);
     if names.iter().any(|name| name.starts_with(['-', '+'])) || names.is_empty() {
-        return Err(Failure::other(format!("Invalid {key}: {value}")).hint("give all names that may use it, without + and -"));
+        return Err(Failure::other(format!("Invalid {key}: {value}")).hint("list everyone who may use the reservation, without + and -"));
     }
     Ok(names)
 }
@@ -158,7 +159,7 @@ fn is_maintenance(flags: &str) -> Result<bool, Failure> {
         match flag.as_str() {
             "maint" => is_maintenance = true,
             harmless if HARMLESS_FLAGS.contains(&harmless) => {}
-            _ => return Err(Failure::other(format!("Invalid Flags: {flag}")).hint("MAINT, IGNORE_JOBS and SPEC_NODES are possible")),
+            _ => return Err(Failure::other(format!("Invalid Flags: {flag}")).hint("supported: MAINT, IGNORE_JOBS and SPEC_NODES")),
         }
     }
     Ok(is_maintenance)

@@ -12,7 +12,7 @@ use lattice_cli_session::failure::Failure;
 use lattice_cli_session::session::{Session, answer};
 use lattice_slurm::time::{Side, parse_limit};
 
-/// What keeps new work off a node and is lifted by `State=RESUME`.
+/// The kinds of holds that `State=RESUME` lifts.
 const LIFTED: [&str; 3] = ["drain", "cordon", "disable"];
 
 pub async fn run(session: &Session, words: &[String], surroundings: &Surroundings) -> Result<u8, Failure> {
@@ -35,7 +35,7 @@ pub async fn run(session: &Session, words: &[String], surroundings: &Surrounding
     match what.first() {
         Some((key, value)) if key == "jobid" || key == "jobname" || key == "name" => {
             if let Some((other, _)) = what.iter().find(|(key, _)| !["jobid", "jobname", "name"].contains(&key.as_str())) {
-                return Err(Failure::other(format!("{other}= is not possible for a job")).hint("cancel it, and submit it again"));
+                return Err(Failure::other(format!("{other}= cannot be changed for a job")).hint("cancel it, and submit it again"));
             }
             // A name beside an id is the new name.
             let id = what.iter().find(|(key, _)| key == "jobid").map(|(_, id)| *id);
@@ -50,7 +50,7 @@ pub async fn run(session: &Session, words: &[String], surroundings: &Surrounding
             reservation::update(session, value, &changes, surroundings).await
         }
         Some((key, _)) => {
-            Err(Failure::other(format!("{key}= is not possible"))
+            Err(Failure::other(format!("{key}= cannot be changed"))
                 .hint("`lattice admin vcluster` changes queues, and steps have no settings"))
         }
         None => Err(Failure::other("No valid entity in update command").hint("Input line must include \"JobId=\" or \"NodeName=\"")),
@@ -64,7 +64,7 @@ fn is_subject(key: &str) -> bool {
     SUBJECTS.contains(&key)
 }
 
-/// Changes of jobs.
+/// Changes jobs.
 async fn job(session: &Session, ids: &str, changes: &[(String, &str)], surroundings: &Surroundings) -> Result<u8, Failure> {
     let mut request = v1::UpdateAllocationRequest::default();
     let mut hold = None;
@@ -87,16 +87,16 @@ async fn job(session: &Session, ids: &str, changes: &[(String, &str)], surroundi
             }
             "priority" if *value == "0" => hold = Some(true),
             "priority" => {
-                return Err(Failure::other("Priority= is not possible: places in a queue follow from its scores")
-                    .hint("Nice= and QOS= change its place; Priority=0 holds it"));
+                return Err(Failure::other("Priority= cannot be changed: scores decide the order of a queue")
+                    .hint("Nice= and QOS= change a job's place; Priority=0 holds it"));
             }
             "partition" | "account" => {
-                return Err(Failure::other(format!("{key}= is not possible: a job stays in its queue and account"))
+                return Err(Failure::other(format!("{key}= cannot be changed: a job stays in its queue and account"))
                     .hint("cancel it, and submit it again"));
             }
             _ => {
-                return Err(Failure::other(format!("{key}= is not possible"))
-                    .hint("TimeLimit, JobName, Comment, Nice, StartTime, Deadline, QOS and Priority=0 are"));
+                return Err(Failure::other(format!("{key}= cannot be changed"))
+                    .hint("these can: TimeLimit, JobName, Comment, Nice, StartTime, Deadline, QOS and Priority=0"));
             }
         }
     }
@@ -126,7 +126,7 @@ fn walltime(text: &str) -> Option<Walltime> {
     }
 }
 
-/// Changes of nodes.
+/// Changes nodes.
 async fn node(session: &Session, hostlist: &str, changes: &[(String, &str)]) -> Result<u8, Failure> {
     let (mut state, mut reason) = (None, String::new());
     for (key, value) in changes {
@@ -134,8 +134,8 @@ async fn node(session: &Session, hostlist: &str, changes: &[(String, &str)]) -> 
             "state" => state = Some(value.to_ascii_lowercase()),
             "reason" => (*value).clone_into(&mut reason),
             _ => {
-                return Err(Failure::other(format!("{key}= is not possible"))
-                    .hint("State=DRAIN, DOWN, RESUME or UNDRAIN and Reason= are; agent.yaml has the features of nodes"));
+                return Err(Failure::other(format!("{key}= cannot be changed"))
+                    .hint("these can: State=DRAIN, DOWN, RESUME or UNDRAIN, and Reason=; agent.yaml has the features of nodes"));
             }
         }
     }
@@ -153,7 +153,7 @@ async fn node(session: &Session, hostlist: &str, changes: &[(String, &str)]) -> 
             "resume" | "idle" => lift(&client, &name, &LIFTED).await,
             _ => {
                 return Err(Failure::other(format!("Invalid input: state={state}"))
-                    .hint("DRAIN, DOWN, RESUME and UNDRAIN are possible; `lattice node --help` lists what else there is"));
+                    .hint("give DRAIN, DOWN, RESUME or UNDRAIN; `lattice node --help` lists other commands"));
             }
         };
         if let Err(failure) = done {

@@ -234,7 +234,7 @@ fn unknown_options_and_values_are_refused_with_their_line() {
         ("--mem-per=1G", "job.sh line 2: #SBATCH --mem-per=1G: several options begin so"),
         (
             "--dependency=after:1f0c+x",
-            "job.sh line 2: #SBATCH --dependency=after:1f0c+x: \"after:1f0c+x\": the delay is no number of minutes",
+            "job.sh line 2: #SBATCH --dependency=after:1f0c+x: \"after:1f0c+x\": the delay must be a number of minutes",
         ),
         ("--dependency=after:a?after:b", "job.sh line 2: #SBATCH --dependency=after:a?after:b: `?` is not supported: all jobs of the list"),
     ] {

@@ -22,7 +22,7 @@ pub enum ValueError {
     Number(String, &'static str),
     #[error("{0:?} is not {1}")]
     Choice(String, &'static str),
-    #[error("{0}: write {0}=VALUE; a script's line may have only ALL, NONE and variables with their values")]
+    #[error("{0}: write {0}=VALUE; --export in a script accepts only ALL, NONE and NAME=VALUE")]
     Unassigned(String),
     #[error(
         "{0:?} is not supported: write afterok:ID, afternotok:ID, afterany:ID, after:ID, after:ID+MINUTES or aftercorr:ID, with job \
@@ -34,7 +34,7 @@ pub enum ValueError {
          and let each of the others run `lattice resume ID || true`"
     )]
     AnyDependency,
-    #[error("{0:?}: the delay is no number of minutes, such as after:ID+10")]
+    #[error("{0:?}: the delay must be a number of minutes, such as after:ID+10")]
     Delay(String),
     #[error(transparent)]
     Condition(#[from] NoSuchCondition),

@@ -1,4 +1,4 @@
-//! `sacctmgr`, of which there is what shows.
+//! `sacctmgr`: only its commands that show something.
 
 use super::{Common, Lines};
 use clap::Parser;
@@ -11,7 +11,7 @@ pub struct Sacctmgr {
     pub common: Common,
     #[command(flatten)]
     pub lines: Lines,
-    /// Of users and accounts, also their associations
+    /// Also show the associations of users and accounts
     #[arg(short = 's', long)]
     pub associations: bool,
     /// Print what the options mean
@@ -23,7 +23,7 @@ pub struct Sacctmgr {
     /// Accepted: each record is in one line
     #[arg(short, long)]
     pub oneliner: bool,
-    /// Without messages
+    /// Print no messages
     #[arg(short = 'Q', long)]
     pub quiet: bool,
     /// Accepted: nothing is changed

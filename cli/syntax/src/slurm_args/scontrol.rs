@@ -29,7 +29,7 @@ pub struct Scontrol {
     /// Each record in one line
     #[arg(short, long)]
     pub oneliner: bool,
-    /// Without messages
+    /// Print no messages
     #[arg(short = 'Q', long)]
     pub quiet: bool,
     /// Refused: Lattice acts for the calling user

@@ -33,7 +33,7 @@ impl ClockedNodes for All<'_> {
     }
 }
 
-/// Each evaluation examines all of them.
+/// The nodes, at a revision at which each evaluation examines all of them.
 fn all(nodes: &[Node]) -> All<'_> {
     All { nodes, used: NodeUse::Own, revision: Revision(0) }
 }
@@ -55,7 +55,7 @@ const LIMITS: Limits = Limits {
 };
 
 #[test]
-fn patience_is_that_of_what_the_node_is_used_for() {
+fn a_nodes_patience_depends_on_its_use() {
     // For each use: when a node becomes Degraded, and when Down.
     let table = [(NodeUse::Own, 30, 90), (NodeUse::Sensitive, 120, 420), (NodeUse::Borrowed, 30, 60)];
     for (used, degraded, down) in table {
@@ -69,13 +69,13 @@ fn patience_is_that_of_what_the_node_is_used_for() {
 }
 
 #[test]
-fn one_that_others_hear_stays_degraded_for_so_much_longer_and_no_longer_than_they_say_it() {
+fn a_node_that_others_hear_stays_degraded_longer_but_only_while_they_report_it() {
     let (mut c, mut n) = (clocks(), [node("n1", NodeState::Degraded)]);
     let (id, by) = (n[0].id.clone(), || "n2".parse::<NodeId>().unwrap());
     assert_eq!(states(&mut c, 0, &n), []);
     c.witnessed(&id, by(), S(1));
     assert_eq!(states(&mut c, 87, &n), []);
-    assert!(c.asked().is_empty(), "it is early");
+    assert!(c.asked().is_empty(), "it is too early to ask");
     assert_eq!(states(&mut c, 88, &n), []);
     assert!(c.asked().contains(&id));
     c.witnessed(&id, id.clone(), S(88));
@@ -87,7 +87,7 @@ fn one_that_others_hear_stays_degraded_for_so_much_longer_and_no_longer_than_the
     );
     n[0].state_reason.clone_from(&state_changes[0].reason);
     assert_eq!(states(&mut c, 91, &n), []);
-    assert!(c.cut_off.contains(&id), "its leases lapse as those of others");
+    assert!(c.cut_off.contains(&id), "its run leases lapse like others");
     // The witness does not reach it any more.
     assert_eq!(states(&mut c, 94, &n), [("n1".to_owned(), NodeState::Down)]);
     c.witnessed(&id, by(), S(389));
@@ -97,7 +97,7 @@ fn one_that_others_hear_stays_degraded_for_so_much_longer_and_no_longer_than_the
 }
 
 #[test]
-fn where_many_are_silent_nobody_is_asked_and_none_is_fenced() {
+fn if_many_nodes_are_silent_no_witness_is_asked_and_no_node_is_fenced() {
     let many: Vec<Node> = (0..10).map(|i| node(&format!("n{i}"), NodeState::Degraded)).collect();
     let mut c = clocks();
     assert_eq!(states(&mut c, 0, &many), []);
@@ -109,7 +109,7 @@ proptest::proptest! {
     /// The same history with and without witnesses: they never make a node Down earlier, and leases
     /// expire at the same time.
     #[test]
-    fn a_witness_lengthens_and_never_shortens(history in proptest::collection::vec((0u64..40, 0usize..5, 0usize..5, 0u8..4), 1..80)) {
+    fn a_witness_lengthens_and_never_shortens_the_wait(history in proptest::collection::vec((0u64..40, 0usize..5, 0usize..5, 0u8..4), 1..80)) {
         let ids: Vec<NodeId> = (0..5).map(|i| format!("n{i}").parse().unwrap()).collect();
         let mut sides = [(clocks(), false), (clocks(), true)].map(|(c, asks)| {
             (c, asks, (0..5).map(|i| node(&format!("n{i}"), NodeState::Ready)).collect::<Vec<_>>())
@@ -144,7 +144,7 @@ proptest::proptest! {
 }
 
 #[test]
-fn nodes_that_a_new_leader_found_down_hold_no_other_back() {
+fn nodes_that_a_new_leader_found_down_do_not_keep_others_from_going_down() {
     let mut n: Vec<Node> = (0..10).map(|i| node(&format!("n{i}"), NodeState::Ready)).collect();
     n[..3].iter_mut().for_each(|dead| dead.state = NodeState::Down);
     let mut c = clocks();
@@ -211,7 +211,7 @@ fn a_silent_node_is_degraded_then_down_then_ready_when_heard() {
 }
 
 #[test]
-fn a_node_that_is_not_well_gets_no_work_until_it_is_and_a_new_leader_waits_for_its_word() {
+fn an_unwell_node_is_degraded_until_it_is_well_and_a_new_leader_waits_for_its_health() {
     let (mut c, mut n) = (clocks(), [node("n1", NodeState::Ready)]);
     let id = || "n1".parse::<NodeId>().unwrap();
     let unwell = || NodeHealth::Unwell { why: "disk: full".into(), drain: None };
@@ -233,11 +233,11 @@ fn a_node_that_is_not_well_gets_no_work_until_it_is_and_a_new_leader_waits_for_i
     c.record_health(id(), Incarnation(1), unwell());
     let mut next = clocks();
     next.record_heartbeat(id(), Incarnation(1), S(1));
-    assert_eq!(states(&mut next, 2, &n), [], "something was heard, and nothing of its health");
+    assert_eq!(states(&mut next, 2, &n), [], "a heartbeat came, but no health report");
     next.record_health(id(), Incarnation(1), NodeHealth::Well);
     assert_eq!(states(&mut next, 3, &n), [("n1".to_owned(), NodeState::Ready)]);
-    // Silence still counts, and is the reason from then on; a node that returns from it is first
-    // heard again.
+    // Silence still counts, and is the reason from then on. A node that returns is first Ready, then
+    // Degraded again.
     let silent = c.state_changes(S(32), &all(&n));
     assert_eq!((silent[0].state, silent[0].reason.as_str()), (NodeState::Degraded, "silent for 31 s"));
     n[0].state_reason.clone_from(&silent[0].reason);
@@ -254,7 +254,7 @@ fn a_node_that_is_not_well_gets_no_work_until_it_is_and_a_new_leader_waits_for_i
 }
 
 #[test]
-fn a_node_that_drains_and_is_not_well_says_so_beside_its_state() {
+fn an_unwell_node_that_drains_keeps_its_state_and_gets_a_reason() {
     let (mut c, mut n) = (clocks(), [node("n1", NodeState::Draining)]);
     let id = || "n1".parse::<NodeId>().unwrap();
     n[0].holds = vec![Hold {
@@ -272,7 +272,7 @@ fn a_node_that_drains_and_is_not_well_says_so_beside_its_state() {
     let state_changes = c.state_changes(S(2), &all(&n));
     assert_eq!((state_changes[0].state, state_changes[0].reason.as_str()), (NodeState::Draining, "not well: disk: full"));
     n[0].state_reason.clone_from(&state_changes[0].reason);
-    assert_eq!(states(&mut c, 3, &n), [], "said once");
+    assert_eq!(states(&mut c, 3, &n), [], "proposed once");
     // It was Degraded before it was drained: from now on its drain determines its state.
     n[0].state = NodeState::Degraded;
     assert_eq!(states(&mut c, 3, &n), [("n1".to_owned(), NodeState::Ready)]);
@@ -287,11 +287,11 @@ fn a_node_that_drains_and_is_not_well_says_so_beside_its_state() {
 }
 
 #[test]
-fn failed_hardware_is_a_hold_once_in_the_life_that_said_it() {
+fn failed_hardware_proposes_one_hold_for_the_incarnation_that_reported_it() {
     let (mut c, mut n) = (clocks(), [node("n1", NodeState::Ready), node("n2", NodeState::Ready)]);
     c.record_health("n1".parse().unwrap(), Incarnation(1), NodeHealth::Failed { why: "ecc: uncorrectable".into() });
     c.record_heartbeat("n1".parse().unwrap(), Incarnation(1), S(1));
-    assert_eq!(c.failures(S(32), &all(&n)), [], "it is switched off by now");
+    assert_eq!(c.failures(S(32), &all(&n)), [], "the node is silent by now");
     let holds = c.failures(S(1), &all(&n));
     assert!(
         matches!(&holds[..], [Action::SetHold { kind: HoldKind::Failure, by, reason, .. }] if by == "node:n1" && reason == "ecc: uncorrectable"),
@@ -305,9 +305,9 @@ fn failed_hardware_is_a_hold_once_in_the_life_that_said_it() {
     let (by, reason) = ("root".to_owned(), "x".to_owned());
     n[0].holds =
         vec![Hold { kind: HoldKind::Failure, by, reason, more_reasons: Vec::new(), since: Timestamp(0), until: None, deadline: None }];
-    assert_eq!(c.failures(S(1), &all(&n)), [], "it is under one");
-    // A leader that never heard it still knows how long it has been silent: run leases there expire
-    // eventually.
+    assert_eq!(c.failures(S(1), &all(&n)), [], "it has that hold already");
+    // A leader that never heard the node still knows how long it has been silent, so run leases
+    // there expire eventually.
     n[0].state = NodeState::Down;
     let mut next = clocks();
     assert_eq!(states(&mut next, 5, &n[..1]), []);
@@ -315,7 +315,7 @@ fn failed_hardware_is_a_hold_once_in_the_life_that_said_it() {
 }
 
 #[test]
-fn a_drain_that_a_node_asks_for_is_asked_of_the_ledger_until_it_has_it() {
+fn a_nodes_drain_request_is_proposed_until_the_ledger_has_it() {
     let (mut c, mut n) = (clocks(), [node("n1", NodeState::Ready), node("n2", NodeState::Ready)]);
     let id = || "n1".parse::<NodeId>().unwrap();
     let wish = |asked, why: &str| {
@@ -327,20 +327,20 @@ fn a_drain_that_a_node_asks_for_is_asked_of_the_ledger_until_it_has_it() {
     let asked =
         |asked| Action::AskDrain { node: id(), incarnation: Incarnation(1), asked: Timestamp(asked), reason: "gpu 0: XID 79".into() };
     assert_eq!(c.drains(S(1), &all(&n)), [asked(5)]);
-    assert_eq!(c.drains(S(32), &all(&n)), [], "it is not heard by now");
+    assert_eq!(c.drains(S(32), &all(&n)), [], "the node is silent by now");
     n[0].drain_requested_at = Some(Timestamp(5));
-    assert_eq!(c.drains(S(1), &all(&n)), [], "granted, whether it stands or not");
+    assert_eq!(c.drains(S(1), &all(&n)), [], "it was granted before, and may have been lifted since");
     c.record_health(id(), Incarnation(1), wish(9, "gpu 0: XID 79"));
     assert_eq!(c.drains(S(1), &all(&n)), [asked(9)], "another request");
     c.record_health(id(), Incarnation(1), wish(10, ""));
     assert_eq!(c.drains(S(1), &all(&n)), []);
     c.record_health(id(), Incarnation(1), wish(9, "gpu 0: XID 79"));
     n[0].incarnation = Incarnation(2);
-    assert_eq!(c.drains(S(1), &all(&n)), [], "of another life");
+    assert_eq!(c.drains(S(1), &all(&n)), [], "an older incarnation reported it");
 }
 
 #[test]
-fn a_new_leader_neither_condemns_nor_revives_whom_it_never_heard() {
+fn a_new_leader_changes_no_state_of_a_node_that_it_never_heard() {
     let mut c = clocks();
     let n = [node("n1", NodeState::Down), node("n2", NodeState::Ready)];
     assert_eq!(states(&mut c, 0, &n), []);
@@ -348,7 +348,7 @@ fn a_new_leader_neither_condemns_nor_revives_whom_it_never_heard() {
 }
 
 #[test]
-fn a_node_that_drains_falls_silent_as_others_and_one_that_is_disabled_or_booted_is_not_expected() {
+fn a_silent_draining_node_is_degraded_and_a_disabled_or_booting_one_is_not_expected_to_report() {
     let mut c = clocks();
     let mut n =
         [node("n1", NodeState::Draining), node("n2", NodeState::Drained), node("n3", NodeState::Booting), node("n4", NodeState::Down)];
@@ -368,13 +368,13 @@ fn a_node_that_drains_falls_silent_as_others_and_one_that_is_disabled_or_booted_
     }
     let degraded = |name: &str| (name.to_owned(), NodeState::Degraded);
     assert_eq!(states(&mut c, 31, &n), [degraded("n1"), degraded("n2")]);
-    // It was heard all the time: it returns to work as soon as it may.
+    // It sent heartbeats all the time, so it is Ready as soon as the hold is lifted.
     n[3].holds.clear();
     assert_eq!(states(&mut c, 32, &n[3..]), [("n4".to_owned(), NodeState::Ready)]);
 }
 
 #[test]
-fn an_older_life_does_not_count_as_heard() {
+fn a_heartbeat_of_an_older_incarnation_does_not_count() {
     let mut c = clocks();
     let mut n = [node("n1", NodeState::Down)];
     n[0].incarnation = Incarnation(2);
@@ -405,8 +405,8 @@ fn when_many_fall_silent_together_none_goes_down() {
 /// What happens between two evaluations.
 type Happening = (u64, usize, u8, bool);
 
-/// A cluster whose clocks are evaluated twice: with all nodes, and with those alone for which
-/// something may have changed.
+/// A cluster whose clocks are evaluated twice: with all nodes, and only with those that may have
+/// changed.
 struct Twins {
     whole: Clocks,
     changed: Clocks,
@@ -437,7 +437,7 @@ impl Twins {
             (0..=3, _) => self.both(|c| c.record_heartbeat(id.clone(), incarnation, at)),
             (4..=6, _) => self.both(|c| c.record_health(id.clone(), incarnation, health.clone())),
             (7, _) => self.both(|c| c.witnessed(&id, format!("n{}", (who + 1) % 8).parse().unwrap(), at)),
-            // It is removed, and registers anew.
+            // The node is removed; later it registers again.
             (8, Some(place)) => drop(self.nodes.remove(place)),
             (8, None) => {
                 self.incarnations[who] += 1;
@@ -468,7 +468,7 @@ impl Twins {
         assert_eq!((changed.known, changed.counted), (whole.known, whole.counted));
         let holds = |c: &Clocks| (c.failures(now, &all(&self.nodes)), c.drains(now, &all(&self.nodes)));
         assert_eq!(holds(changed), holds(whole));
-        // Members evaluate again before that: until then nothing is missed.
+        // Members evaluate again within this time, so later due times may differ.
         let soon = |c: &Clocks| c.due().filter(|due| *due <= now + LOOK_AHEAD_MAX);
         assert_eq!(soon(changed), soon(whole));
         self.revision += 1;
@@ -480,9 +480,10 @@ impl Twins {
 }
 
 proptest::proptest! {
-    /// The proposals are the same, whether they are committed or not, and whoever is removed.
+    /// Both evaluations propose the same, whether the proposals are committed or not and whichever
+    /// nodes are removed.
     #[test]
-    fn what_is_not_examined_has_not_changed(
+    fn nodes_that_are_not_examined_have_not_changed(
         history in proptest::collection::vec((0u64..25, 0usize..8, 0u8..12, proptest::bool::weighted(0.7)), 1..100),
     ) {
         let states = (0..8).map(|i| node(&format!("n{i}"), if i == 0 { NodeState::Down } else { NodeState::Ready }));

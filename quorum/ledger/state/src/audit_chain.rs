@@ -46,7 +46,7 @@ struct Hashed<'a> {
 impl Hashed<'_> {
     fn hash(&self) -> String {
         let text = serde_json::to_vec(self).expect("numbers, strings and unit variants always serialise");
-        // Executed several times for each command; byte-by-byte formatting took as long as the
+        // This runs several times per command, and formatting byte by byte took as long as the
         // digest.
         let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);
         Sha256::digest(&text).iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
@@ -86,10 +86,10 @@ impl AuditHead {
     pub fn follow(&mut self, record: &AuditRecord) -> Result<(), AuditFault> {
         let fault = |why| Err(AuditFault { seq: self.seq + 1, why });
         if record.seq != self.seq + 1 {
-            return fault("its number does not follow");
+            return fault("its number is not the next one");
         }
         if record.previous != self.hash {
-            return fault("it does not carry the hash of the record before it");
+            return fault("its `previous` is not the hash of the record before it");
         }
         let hashed = Hashed {
             seq: record.seq,
@@ -104,7 +104,7 @@ impl AuditHead {
             previous: &record.previous,
         };
         if hashed.hash() != record.hash {
-            return fault("its contents do not have its hash");
+            return fault("its hash does not match its content");
         }
         self.seq = record.seq;
         self.hash.clone_from(&record.hash);

@@ -1,10 +1,10 @@
-//! The identities of principals: by them a role or membership of an account or group is found for its principal.
+//! Identities: the keys by which the roles and memberships of a principal are looked up.
 
 use lattice_model::Principal;
 use lattice_model::access::Subject;
 use std::collections::BTreeSet;
 
-/// What a principal and a subject that includes it have in common.
+/// A key that a principal shares with each subject that includes it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Identity {
     User { uid: u32, name: String },
@@ -19,7 +19,7 @@ impl Identity {
         }
     }
 
-    /// The account, and each of its groups once.
+    /// The identities of the account and of each of its groups.
     pub fn all_of(principal: &Principal) -> BTreeSet<Self> {
         let groups = principal.groups.iter().chain([&principal.gid]).map(|gid| Self::Group { gid: *gid });
         groups.chain([Self::User { uid: principal.uid, name: principal.name.clone() }]).collect()

@@ -52,8 +52,8 @@ pub enum Refusal {
     )]
     NodeRemoved { node: NodeId, by: String, at: Timestamp, reason: String },
     #[error(
-        "node {node} was removed without a report of what was left of its work, and some may still run in this boot: boot the machine, and \
-         it registers by itself then"
+        "node {node} was removed before it reported that its work had ended, and that work may still run: boot the machine, and the node \
+         registers by itself"
     )]
     NeedsBoot { node: NodeId },
     #[error("node {node} cannot be removed: {why}")]
@@ -71,7 +71,7 @@ pub enum Refusal {
     #[error("allocation {id} was requeued {}, the claim saw {seen}", counted(*now, "time"))]
     StaleRequeueCount { id: AllocationId, seen: u32, now: u32 },
     /// See [`lattice_model::Claim::after`].
-    #[error("allocation {ahead} is ahead of {id} and waits still")]
+    #[error("allocation {ahead} is ahead of {id} and still waits")]
     WaitsAhead { id: AllocationId, ahead: AllocationId },
     /// At most 16 conflicts.
     #[error("the claim conflicts with the current state: {}", conflicts.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
@@ -140,14 +140,14 @@ pub enum Refusal {
     NotOfProject { tenant: String, project: String, user: String },
     #[error("{subject} is no member of project {project:?} of tenant {tenant:?}")]
     NoSuchProjectMember { tenant: String, project: String, subject: SubjectName },
-    /// Also where the requester may not know of it.
+    /// Also if the requester may not see it.
     #[error("there is no token {id}")]
     NoSuchToken { id: TokenId },
     #[error("tenant {name:?} exists already, with other quotas")]
     TenantExists { name: String },
     #[error("tenant {name:?} has work that has not ended: {}", counted(*live, "allocation"))]
     TenantHasWork { name: String, live: u64 },
-    #[error("there are {most} {what} already, and no more are accepted")]
+    #[error("the limit of {most} {what} is reached")]
     TooMany { what: String, most: u64 },
     /// The caller should ask the named leader, or retry later if none is named.
     #[error("{}", leader.map_or("no member leads at present".to_owned(), |leader| format!("member {leader} leads")))]
@@ -257,19 +257,19 @@ pub enum Refusal {
     #[error("ended work of this cluster goes to accounting store {store}")]
     OtherStore { store: Uuid },
     /// A system admin has moved accounting away from this store.
-    #[error("accounting was moved away from store {store}: the next one that begins is another one")]
+    #[error("accounting was moved away from store {store}, so this store accepts no more ended work")]
     FormerStore { store: Uuid },
     /// Accounting is not moved before the store has everything.
     #[error("accounting store {store} still lacks {} of this cluster", counted(*waiting, "end"))]
     StoreBehind { store: Uuid, waiting: u64 },
-    /// So much waits for the store that a correction would take memory of ends.
-    #[error("{} wait for accounting store {store}, and no record is corrected meanwhile", counted(*waiting, "record"))]
+    /// So much waits for the store that a correction would displace ended work.
+    #[error("{} wait for accounting store {store}, and until they are stored no record can be corrected", counted(*waiting, "record"))]
     StoreTooFarBehind { store: Uuid, waiting: u64 },
     #[error("no agent with the role accounting has stored ended work yet")]
     NoStore,
-    #[error("the records {what} would have {bytes} bytes; at most {most} are kept")]
+    #[error("the records {what} would take {bytes} bytes of memory; at most {most} are possible")]
     DagMemory { what: String, bytes: u64, most: u64 },
-    #[error("the tasks of {whose}'s groups that have not ended would take {bytes} bytes of memory; at most {most} are kept")]
+    #[error("the tasks of {whose}'s groups that have not ended would take {bytes} bytes of memory; at most {most} are possible")]
     GroupMemory { whose: String, bytes: u64, most: u64 },
     /// `whose`: the user's or tenant's name.
     #[error("{}", over_user_limit(*limit, whose, [*current, *requested, *most], *retry_ms))]

@@ -125,7 +125,7 @@ impl Refusal {
                 "if that store is not used any more: `lattice admin accounting move`, with --force if it is lost".to_owned()
             }
             Self::FormerStore { .. } => {
-                "let an agent with another store begin; or let this store go on: `lattice admin accounting move --force`".to_owned()
+                "start an agent of role accounting with another store, or return to this one: `lattice admin accounting move --force`".to_owned()
             }
             Self::StoreBehind { .. } => {
                 "try again when `lattice admin accounting status` shows that nothing waits; --force moves at once, and what that store has \

@@ -13,17 +13,21 @@ pub enum UpdateRefusal {
     HasEnded { state: AllocationState },
     #[error("its walltime is over, and its work is being ended")]
     WalltimeIsOver,
-    #[error("it runs for {} already, so {} is the least that its walltime can be", clock_text(*ran), clock_text(*least))]
+    #[error("it has run for {}, so its walltime must be at least {}", clock_text(*ran), clock_text(*least))]
     TooShort { ran: Duration, least: Duration },
-    #[error("it is {state}, and only operators lengthen the walltime of work that has nodes: other work was planned with its end")]
+    #[error(
+        "it is {state}, and only operators lengthen the walltime of work that has nodes, because the starts of other work were planned from its end"
+    )]
     LongerWithNodes { state: AllocationState },
-    #[error("it is {state}, and only operators raise the preemption class of work that has nodes: other work counts on it")]
+    #[error(
+        "it is {state}, and only operators raise the preemption class of work that has nodes, because other work may count on preempting it"
+    )]
     HigherWithNodes { state: AllocationState },
-    #[error("it has nodes that vCluster {lender} has lent to it, and does not lend to such work")]
+    #[error("it runs on nodes of vCluster {lender}, which does not lend its nodes to work with these settings")]
     NodesAreLent { lender: String },
     #[error("it scales by no metric, so it has no target for one")]
     NoMetric,
-    #[error("it is {state}: a time at which it begins, and a deadline, are for work that waits")]
+    #[error("it is {state}, and its begin time and deadline can be changed only while it waits")]
     HasBegun { state: AllocationState },
     #[error("only operators put work before equal work, by a smaller nice")]
     SmallerNice,
@@ -40,8 +44,8 @@ impl UpdateRefusal {
             Self::LongerWithNodes { .. } => "ask root on a machine whose agent has the role api; its owner may shorten it".to_owned(),
             Self::HigherWithNodes { .. } => "ask root on a machine whose agent has the role api; its owner may lower it".to_owned(),
             Self::NodesAreLent { lender } => format!(
-                "`lattice preempt --hold {id}` has it give its nodes back; it can be changed then, and `lattice resume {id}` lets it continue \
-                 on nodes that are not lent by {lender}"
+                "give its nodes back with `lattice preempt --hold {id}`, change it, and let it continue with `lattice resume {id}` on nodes that \
+                 are not lent by {lender}"
             ),
             Self::HasBegun { .. } => format!("`lattice requeue {id}` puts it back into its queue"),
             Self::SmallerNice => "give the nice that it has, or a larger one; or ask an operator".to_owned(),
