@@ -428,8 +428,8 @@ pub enum FromShim {
     RunLeaseLapsed,
     /// The signal was sent to this many processes.
     Signalled { request: u64, processes: u32 },
-    /// Output could not be written to a file of the user's, for this reason, which the log of errors has as well.
-    /// (The latest is replayed.)
+    /// Output could not be written to a file of the user's, for this reason, which the log of errors has as well. Only
+    /// the first one is sent. (The latest is replayed.)
     FileFailed { why: String },
     /// All work is being ended from now on; sent before the first signal, and replayed while it lasts.
     Stopping { why: StopReason },

@@ -147,6 +147,15 @@ fn full_disk(w: &World) {
     assert!(log.out().ends_with("\n1000\n"), "{}", log.out());
     let why = "lattice: some of its output may be missing in /dev/full: No space left on device";
     assert_eq!(log.err().matches(why).count(), 1, "{}", log.err());
+    // The agent logs it, with a path whose line break begins no entry.
+    let forged = "2026-01-01T00:00:00.000000Z  WARN lattice_agent: forged";
+    let dir = folder(w, &format!("forged\n{forged}"));
+    std::os::unix::fs::symlink("/dev/full", dir.join("full")).unwrap();
+    let id = w.submit(&[&format!("-D{}", dir.display()), "--output=full", "--", "/bin/echo", "x"]);
+    w.completed(&id);
+    let logged = || w.cluster().nodes.iter().map(|node| fs::read_to_string(&node.daemon.log).unwrap()).collect::<String>();
+    w.wait("the agent's warning", || logged().contains(forged));
+    assert!(!logged().lines().any(|line| line.starts_with(forged)), "{}", logged());
 }
 
 fn input(w: &World) {
