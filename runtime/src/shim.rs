@@ -174,8 +174,8 @@ impl ShimDir {
         self.0.join("steps.jsonl")
     }
 
-    /// The allocation's script. Mode 0400, owned by the user, who cannot reach it by its path (the directories are
-    /// root's): its interpreter opens it as `/proc/self/fd/3`, which checks only the file's own permissions.
+    /// The allocation's script. Mode 0444, owned by root, as the directories are, so nobody else reaches it by its path:
+    /// its interpreter opens it as `/proc/self/fd/3`, which checks only the file's own permissions.
     pub fn script(&self) -> PathBuf {
         self.0.join("script")
     }

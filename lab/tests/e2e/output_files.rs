@@ -138,6 +138,13 @@ fn of_the_user(w: &World) {
     assert_eq!(text(&w.ended(&id), "exit_code"), "126");
     assert!(w.log(&id).contains("root: Permission denied"), "{}", w.log(&id));
     assert_eq!(read(&dir, "root"), "root's\n");
+    // Its script counts in no limit of output, so its user must not be able to write to it.
+    let lines = "head -1 /proc/self/fd/3; chmod u+w /proc/self/fd/3 2>/dev/null && echo changed";
+    fs::write(dir.join("script"), format!("#!/bin/sh\n{lines}\n")).unwrap();
+    let done = w.run_as(NOBODY, &["submit", "-o", "name", &dir.join("script").display().to_string()]);
+    let id = done.out().trim().to_owned();
+    w.ended(&id);
+    assert_eq!(w.log(&id), "#!/bin/sh\n", "{}", done.err());
 }
 
 fn full_disk(w: &World) {
