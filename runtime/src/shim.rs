@@ -174,8 +174,8 @@ impl ShimDir {
         self.0.join("steps.jsonl")
     }
 
-    /// The allocation's script. Mode 0400, owned by the user, who cannot reach it by its path (the directories are
-    /// root's): its interpreter opens it as `/proc/self/fd/3`, which checks only the file's own permissions.
+    /// The allocation's script. Mode 0444, owned by root, as the directories are, so nobody else reaches it by its path:
+    /// its interpreter opens it as `/proc/self/fd/3`, which checks only the file's own permissions.
     pub fn script(&self) -> PathBuf {
         self.0.join("script")
     }
@@ -428,8 +428,8 @@ pub enum FromShim {
     RunLeaseLapsed,
     /// The signal was sent to this many processes.
     Signalled { request: u64, processes: u32 },
-    /// Output could not be written to a file of the user's, for this reason, which the log of errors has as well.
-    /// (The latest is replayed.)
+    /// Output could not be written to a file of the user's, for this reason, which the log of errors has as well. Only
+    /// the first one is sent. (The latest is replayed.)
     FileFailed { why: String },
     /// All work is being ended from now on; sent before the first signal, and replayed while it lasts.
     Stopping { why: StopReason },

@@ -4,18 +4,25 @@
 //!
 //! A hole is always at the beginning of a file, and the file keeps its length: so no writer notices, and all positions
 //! stay valid.
+//!
+//! The user owns the files, and can keep others from opening one by a lease (`F_SETLEASE`), again and again. The kernel
+//! ends it for an open that waits, for 45 s at most. So a thread waits, and the file stays open from then on: nobody gets
+//! a lease on a file that another process has open for writing, or is about to.
 
 use crate::shim_log::log_line;
 use lattice_runtime::shim::{FlushedLog, LogLimits, LogStream, ShimDir};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
+use nix::sys::signal::SigSet;
 use nix::unistd::{Whence, lseek};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::thread;
 
 /// Holes begin and end at block boundaries, in bytes.
 const BLOCK_BYTES: u64 = 4096;
@@ -26,6 +33,10 @@ const STEP_BYTES: u64 = 16 << 20;
 const STEPS_PER_LOOK: u32 = 64;
 /// The shortest and longest interval between two looks, in milliseconds: the faster files grow, the shorter.
 const LOOK_INTERVAL_MS: (u64, u64) = (100, 500);
+/// Threads that wait for leases at once.
+const OPENINGS_MAX: usize = 16;
+/// Such a thread has few frames.
+const STACK_BYTES: usize = 64 * 1024;
 
 /// A log file: launch number, rank and stream, as in [`ShimDir::log`].
 pub type LogKey = (u32, u32, LogStream);
@@ -44,6 +55,10 @@ pub struct LogRing {
     latest: Option<LogKey>,
     /// Whether the latest attempt failed, which was logged.
     is_failing: bool,
+    /// Files whose leases threads wait for, and where the open files come from.
+    opening: BTreeMap<LogKey, Receiver<File>>,
+    /// Files that had a lease.
+    opened: BTreeMap<LogKey, File>,
 }
 
 /// One log file; positions in bytes from its beginning.
@@ -70,6 +85,8 @@ impl LogRing {
             due: now_ms,
             latest: None,
             is_failing: false,
+            opening: BTreeMap::new(),
+            opened: BTreeMap::new(),
         }
     }
 
@@ -114,6 +131,7 @@ impl LogRing {
     pub fn look(&mut self, dir: &ShimDir, now_ms: u64) {
         let Some(room) = self.room.filter(|_| self.due <= now_ms) else { return };
         let grown = self.read_lengths(dir);
+        self.take_opened();
         let (mut failed, mut steps) = (None, STEPS_PER_LOOK);
         let mut planned = plan(&self.held(), room);
         let behind = planned.partition_point(|(key, _)| Some(*key) <= self.latest);
@@ -124,8 +142,10 @@ impl LogRing {
             }
             self.latest = Some(key);
             let from = self.files[&key].start;
-            match punch(&dir.log(key.0, key.1, key.2), from, to, &mut steps) {
+            let path = dir.log(key.0, key.1, key.2);
+            match self.punch(key, &path, (from, to), &mut steps) {
                 Ok(reached) => drop(self.files.entry(key).and_modify(|f| f.start = reached)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.open_leased(key, path),
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
                     log_line(&format!("log files cannot be punched here, so they only grow: {error}"));
                     self.room = None;
@@ -148,6 +168,45 @@ impl LogRing {
         self.looked_at = now_ms;
         let wait = if steps == 0 { LOOK_INTERVAL_MS.0 } else { wait.clamp(LOOK_INTERVAL_MS.0, LOOK_INTERVAL_MS.1) };
         self.due = now_ms + wait;
+    }
+
+    fn punch(&self, key: LogKey, path: &Path, (from, to): (u64, u64), steps: &mut u32) -> io::Result<u64> {
+        match self.opened.get(&key) {
+            Some(file) => punch(file, from, to, steps),
+            None => punch(&open(path)?, from, to, steps),
+        }
+    }
+
+    /// Has a thread open the file, which waits for its lease to end.
+    fn open_leased(&mut self, key: LogKey, path: PathBuf) {
+        if self.opening.len() >= OPENINGS_MAX || self.opening.contains_key(&key) {
+            return;
+        }
+        let (send, opened) = sync_channel(1);
+        // It ends with the shim, which does not wait for it.
+        let begun = thread::Builder::new().name("leased-log".to_owned()).stack_size(STACK_BYTES).spawn(move || {
+            // Signals are for the shim's loop.
+            let _ = SigSet::all().thread_block();
+            if let Ok(file) = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(path) {
+                let _ = send.send(file);
+            }
+        });
+        if begun.is_ok() {
+            self.opening.insert(key, opened);
+        }
+    }
+
+    fn take_opened(&mut self) {
+        self.opened.retain(|key, _| self.files.contains_key(key));
+        self.opening.retain(|key, opened| match opened.try_recv() {
+            Ok(file) => {
+                self.opened.insert(*key, file);
+                false
+            }
+            Err(TryRecvError::Empty) => true,
+            // It could not be opened.
+            Err(TryRecvError::Disconnected) => false,
+        });
     }
 
     /// The files, as far as they may be punched.
@@ -241,14 +300,17 @@ fn file_bytes_max(sizes: &mut [u64], most: u64) -> u64 {
     u64::MAX
 }
 
+/// Opens a log file without waiting for a lease.
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path)
+}
+
 /// Punches a file from `from` up to `to` in at most `steps` steps, and subtracts them. Returns how far it came.
-fn punch(path: &Path, mut from: u64, to: u64, steps: &mut u32) -> io::Result<u64> {
-    // A process with a lease on the file would make any other open wait.
-    let file = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path)?;
+fn punch(file: &File, mut from: u64, to: u64, steps: &mut u32) -> io::Result<u64> {
     let offset = |at: u64| libc::off_t::try_from(at).map_err(io::Error::other);
     while from < to && *steps > 0 {
         *steps -= 1;
-        let data = match lseek(&file, offset(from)?, Whence::SeekData) {
+        let data = match lseek(file, offset(from)?, Whence::SeekData) {
             Ok(data) => u64::try_from(data).map_err(io::Error::other)? / BLOCK_BYTES * BLOCK_BYTES,
             Err(Errno::ENXIO) => to,
             // Holes cannot be found here.
@@ -257,7 +319,7 @@ fn punch(path: &Path, mut from: u64, to: u64, steps: &mut u32) -> io::Result<u64
         // What holds no data may still be allocated.
         let next = to.min(if data > from { data } else { from.saturating_add(STEP_BYTES) });
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-        fallocate(&file, flags, offset(from)?, offset(next - from)?)?;
+        fallocate(file, flags, offset(from)?, offset(next - from)?)?;
         from = next;
     }
     Ok(from)
@@ -370,7 +432,7 @@ mod tests {
                 file.write_all_at(b"x", at).unwrap();
             }
             let mut steps = STEPS_PER_LOOK;
-            assert_eq!(punch(&path, 0, TIB + BLOCK_BYTES, &mut steps).unwrap(), TIB + BLOCK_BYTES);
+            assert_eq!(punch(&open(&path).unwrap(), 0, TIB + BLOCK_BYTES, &mut steps).unwrap(), TIB + BLOCK_BYTES);
             assert!(steps >= STEPS_PER_LOOK - 3, "{steps}");
             let mut ring = LogRing::new(Some(ROOM), 0);
             ring.look(dir, 0);
@@ -420,26 +482,52 @@ mod tests {
         });
     }
 
+    /// A lease on a file (`F_SETLEASE`), of this process.
+    fn lease(file: &File, kind: i32) -> Result<i32, Errno> {
+        // The lease's signal ends a process that does not want it.
+        let ignored = nix::sys::signal::SigHandler::SigIgn;
+        // SAFETY: nothing else in this process uses SIGIO.
+        unsafe { nix::sys::signal::signal(nix::sys::signal::Signal::SIGIO, ignored) }.unwrap();
+        // SAFETY: three integers.
+        Errno::result(unsafe { libc::fcntl(std::os::fd::AsRawFd::as_raw_fd(file), libc::F_SETLEASE, kind) })
+    }
+
     #[test]
     fn a_lease_on_a_log_file_makes_nobody_wait() {
         with_logs(&std::env::temp_dir(), "lease", |dir| {
             let path = dir.log(1, 0, LogStream::Err);
             let file = OpenOptions::new().create_new(true).write(true).open(&path).unwrap();
             file.set_len(1 << 30).unwrap();
-            let lease = |kind: i32| {
-                // SAFETY: three integers.
-                Errno::result(unsafe { libc::fcntl(std::os::fd::AsRawFd::as_raw_fd(&file), libc::F_SETLEASE, kind) }).unwrap()
-            };
-            // The lease's signal ends a process that does not want it.
-            let ignored = nix::sys::signal::SigHandler::SigIgn;
-            // SAFETY: nothing else in this process uses SIGIO.
-            unsafe { nix::sys::signal::signal(nix::sys::signal::Signal::SIGIO, ignored) }.unwrap();
-            lease(libc::F_WRLCK);
-            let error = punch(&path, 0, 1 << 20, &mut STEPS_PER_LOOK.clone()).unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+            lease(&file, libc::F_WRLCK).unwrap();
+            assert_eq!(open(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
             crate::log_files::append_error(dir, 1, 0, "why");
-            lease(libc::F_UNLCK);
-            assert_eq!(punch(&path, 0, 1 << 20, &mut STEPS_PER_LOOK.clone()).unwrap(), 1 << 20);
+            lease(&file, libc::F_UNLCK).unwrap();
+            assert_eq!(punch(&open(&path).unwrap(), 0, 1 << 20, &mut STEPS_PER_LOOK.clone()).unwrap(), 1 << 20);
+        });
+    }
+
+    #[test]
+    fn a_lease_that_is_taken_again_and_again_lets_no_log_grow_beyond_its_limit() {
+        with_logs(&std::env::temp_dir(), "leases", |dir| {
+            let path = dir.log(1, 0, LogStream::Out);
+            fs::write(&path, vec![b'x'; 1100 * BLOCK_BYTES as usize]).unwrap();
+            let file = OpenOptions::new().write(true).open(&path).unwrap();
+            lease(&file, libc::F_WRLCK).unwrap();
+            let mut ring = LogRing::new(Some(ROOM), 0);
+            ring.look(dir, 0);
+            assert!(ring.opening.len() == 1 && blocks(&path) >= 1100);
+            // The thread's open makes the program give it up. (Until the thread has come so far, the program gets it again.)
+            let begun = std::time::Instant::now();
+            while ring.opened.is_empty() {
+                let _ended = lease(&file, libc::F_UNLCK);
+                let _again = lease(&file, libc::F_WRLCK);
+                ring.take_opened();
+                assert!(begun.elapsed() < std::time::Duration::from_secs(60), "the file was not opened");
+                thread::yield_now();
+            }
+            assert_eq!(lease(&file, libc::F_WRLCK), Err(Errno::EAGAIN), "another process has it open for writing");
+            ring.look(dir, 10_000);
+            assert_eq!(blocks(&path), 1000);
         });
     }
 }

@@ -11,7 +11,7 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::FmtContext;
-use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
+use tracing_subscriber::fmt::format::{Format, FormatEvent, FormatFields, Writer};
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::registry::LookupSpan;
 
@@ -76,7 +76,7 @@ impl Form {
         let filter = levels(&wanted).unwrap_or_else(|_| EnvFilter::new(LEVELS_DEFAULT));
         let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
         match self {
-            Self::Text => log.init(),
+            Self::Text => log.event_format(Lines(Format::default())).init(),
             Self::Json => {
                 log.event_format(Objects { component, node_id: node_id.map(str::to_owned) }).init();
                 std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "the process panicked")));
@@ -96,6 +96,29 @@ impl Form {
 fn levels(text: &str) -> Result<EnvFilter, Unknown> {
     let wanted = if text.is_empty() { LEVELS_DEFAULT } else { text };
     EnvFilter::try_new(wanted).map_err(|e| Unknown::Levels(text.to_owned(), e.to_string()))
+}
+
+/// Events as lines for people. They have texts that users chose, such as paths: none begins a line of its own, which would
+/// look like another event, and none reaches the terminal of who reads the log as a control code.
+struct Lines(Format);
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let mut line = String::new();
+        self.0.format_event(context, Writer::new(&mut line), event)?;
+        for character in line.strip_suffix('\n').unwrap_or(&line).chars() {
+            if character.is_control() {
+                write!(writer, "{}", character.escape_default())?;
+            } else {
+                writer.write_char(character)?;
+            }
+        }
+        writeln!(writer)
+    }
 }
 
 /// Events as objects.
@@ -237,6 +260,21 @@ mod tests {
             "target": "lattice_telemetry::logging::tests", "allocation_id": "1f0c9a4e", "pid": 7, "ok": false, "event_level": "a\"b\n",
         });
         assert_eq!(line, want);
+    }
+
+    #[test]
+    fn a_text_of_a_user_neither_begins_a_line_nor_reaches_the_terminal() {
+        let captured = Captured::default();
+        let to = captured.clone();
+        let log = tracing_subscriber::fmt().with_writer(move || to.clone()).with_ansi(false).event_format(Lines(Format::default()));
+        tracing::subscriber::with_default(log.finish(), || {
+            let why = "/home/eve/a\n2026-01-01T00:00:00Z ERROR forged\u{1b}[2J\u{9b}2J: no space";
+            tracing::warn!(%why, "a file of {} could not be written", "eve\r\n");
+        });
+        let text = String::from_utf8(captured.0.lock().clone()).unwrap();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(!text.trim_end_matches('\n').contains(char::is_control), "{text:?}");
+        assert!(text.contains("a file of eve\\r\\n could not be written why=/home/eve/a\\n2026"), "{text}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId, Placement};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, fchown, symlink};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, fchown, symlink};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -131,8 +131,9 @@ pub fn install(state_dir: &Path) -> Result<(), NoLauncher> {
     made().map_err(|source| NoLauncher::MakeLink { link: link.clone(), source })
 }
 
-/// Writes the files of an allocation's nodes, readable by its user; none for one node, on which
-/// `mpirun` needs no launcher. Not synced: after a reboot nobody reads them.
+/// Writes the files of an allocation's nodes, readable by its user's group; none for one node, on
+/// which `mpirun` needs no launcher. Not synced: after a reboot nobody reads them. Their user does
+/// not own them: work could make them writable, and fill the state directory's disk.
 pub fn write_hostfiles(state_dir: &Path, share: &DesiredShare, placement: Option<&Placement>) -> io::Result<()> {
     if share.nodes.len() < 2 {
         return Ok(());
@@ -153,7 +154,9 @@ pub fn write_hostfiles(state_dir: &Path, share: &DesiredShare, placement: Option
         let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o400).open(path)?;
         let lines: String = share.nodes.iter().map(|node| form.line(node, slots(node))).collect();
         file.write_all(lines.as_bytes())?;
-        fchown(&file, Some(share.owner.uid), Some(share.owner.gid))?;
+        fchown(&file, None, Some(share.owner.gid))?;
+        // Whatever our umask is.
+        file.set_permissions(fs::Permissions::from_mode(0o440))?;
     }
     Ok(())
 }
@@ -218,6 +221,7 @@ mod tests {
     use super::*;
     use lattice_model::test_builders::desired_share;
     use lattice_model::{Principal, Resources};
+    use std::os::unix::fs::MetadataExt;
 
     struct Dir(PathBuf);
 
@@ -268,6 +272,10 @@ mod tests {
         let requested = share(2, 3);
         write_hostfiles(&dir.0, &requested, None).unwrap();
         write_hostfiles(&dir.0, &requested, None).unwrap();
+        for form in Form::ALL {
+            let file = fs::metadata(file(&dir.0, requested.allocation, requested.epoch, form)).unwrap();
+            assert_eq!((file.mode() & 0o777, file.gid()), (0o440, requested.owner.gid));
+        }
         let open_mpi = "n1 slots=3\nn2 slots=3\n".to_owned();
         assert_eq!(read(&requested), ["n1:3\nn2:3\n".to_owned(), open_mpi.clone(), open_mpi]);
         let mut fewer = share(2, 2);

@@ -36,7 +36,7 @@ const BASH_FUNCTION_END: &str = "\n    fi\n}\n";
 /// slash to each value that is also a directory.
 const QUOTING_BASH_FUNCTION_END: &str = r#"
     fi
-    if [[ "${COMPREPLY[*]-}" == *[\ \&\;\|\(\)\<\>\$\'\"\`\*\?]* ]]; then
+    if [[ "${COMPREPLY[*]-}" == *[\ \&\;\|\(\)\<\>\$\'\"\`\*\?\!]* ]]; then
         compopt -o filenames 2> /dev/null
     fi
 }
@@ -208,6 +208,8 @@ mod tests {
     fn bash_quotes_values_that_need_it() {
         let script = script(Shell::Bash).unwrap_or_else(|failure| panic!("{}", failure.text()));
         assert!(script.contains("compopt -o filenames"), "the end of the function has changed: {script}");
+        // Names of others' services are among the values: bash replaces an unquoted `!cd` by a command of its history.
+        assert!(script.contains(r"\?\!]*"), "{script}");
         assert_eq!(without_backslashes(OsStr::new(r"my\ scr")), "my scr");
         assert_eq!(without_backslashes(OsStr::new(r"a\")), r"a\");
     }

@@ -30,6 +30,7 @@ pub fn trials() -> Vec<Trial> {
         LOGS.test("the_ring_is_punched_while_it_is_read", &[], ring),
         LOGS.test("while_the_store_is_unreachable_the_oldest_lines_are_removed_and_reported_missing", &[], store_unreachable),
         LOGS.test("a_program_that_truncates_its_own_log_begins_a_segment", &[], truncating),
+        LOGS.test("a_lease_on_a_log_file_makes_no_reader_wait", &[], leased),
         LOGS.test("a_node_that_is_gone_is_read_from_the_store_and_what_is_missing_is_said", &[], node_gone),
         LOGS.test("eleven_streams_are_one_too_many", &[], too_many_streams),
         LOGS.test("each_attempt_is_read_with_the_reason_of_its_end", &[], attempts),
@@ -340,6 +341,37 @@ fn truncating(w: &World) {
         assert_eq!(after.out(), "one\ntwo\nthree\n", "{what}: what was flushed before stays");
         assert_eq!(after.err().matches("rank 0 truncated its own stdout").count(), 1, "{what}");
     }
+}
+
+/// Alone has its log file open, and gets a lease on it.
+const LEASED: &str = r#"
+import fcntl, os, signal, sys, time
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+print("written", flush=True)
+log = os.open("/proc/self/fd/1", os.O_RDWR)
+os.close(1)
+while True:
+    try:
+        fcntl.fcntl(log, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        break
+    except OSError:
+        # The agent reads it just now.
+        time.sleep(0.01)
+open(sys.argv[1], "w").close()
+time.sleep(300)
+"#;
+
+/// The kernel makes other opens wait for 45 s.
+fn leased(w: &World) {
+    let marker = w.dir.join("leased");
+    let id = w.submit(&["--", "python3", "-c", LEASED, &marker.display().to_string()]);
+    w.wait("the lease", || marker.exists());
+    let begun = Instant::now();
+    let read = w.run(&["logs", &id]);
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}: {}", begun.elapsed(), read.err());
+    assert!(read.err().contains("a program has a lease (F_SETLEASE) on this log file"), "{}{}", read.out(), read.err());
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
 }
 
 fn node_gone(w: &World) {

@@ -138,6 +138,13 @@ fn of_the_user(w: &World) {
     assert_eq!(text(&w.ended(&id), "exit_code"), "126");
     assert!(w.log(&id).contains("root: Permission denied"), "{}", w.log(&id));
     assert_eq!(read(&dir, "root"), "root's\n");
+    // Its script counts in no limit of output, so its user must not be able to write to it.
+    let lines = "head -1 /proc/self/fd/3; chmod u+w /proc/self/fd/3 2>/dev/null && echo changed";
+    fs::write(dir.join("script"), format!("#!/bin/sh\n{lines}\n")).unwrap();
+    let done = w.run_as(NOBODY, &["submit", "-o", "name", &dir.join("script").display().to_string()]);
+    let id = done.out().trim().to_owned();
+    w.ended(&id);
+    assert_eq!(w.log(&id), "#!/bin/sh\n", "{}", done.err());
 }
 
 fn full_disk(w: &World) {
@@ -147,6 +154,15 @@ fn full_disk(w: &World) {
     assert!(log.out().ends_with("\n1000\n"), "{}", log.out());
     let why = "lattice: some of its output may be missing in /dev/full: No space left on device";
     assert_eq!(log.err().matches(why).count(), 1, "{}", log.err());
+    // The agent logs it, with a path whose line break begins no entry.
+    let forged = "2026-01-01T00:00:00.000000Z  WARN lattice_agent: forged";
+    let dir = folder(w, &format!("forged\n{forged}"));
+    std::os::unix::fs::symlink("/dev/full", dir.join("full")).unwrap();
+    let id = w.submit(&[&format!("-D{}", dir.display()), "--output=full", "--", "/bin/echo", "x"]);
+    w.completed(&id);
+    let logged = || w.cluster().nodes.iter().map(|node| fs::read_to_string(&node.daemon.log).unwrap()).collect::<String>();
+    w.wait("the agent's warning", || logged().contains(forged));
+    assert!(!logged().lines().any(|line| line.starts_with(forged)), "{}", logged());
 }
 
 fn input(w: &World) {

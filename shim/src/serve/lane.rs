@@ -72,7 +72,7 @@ impl Shim {
         let LaneSpec { indices, program, env, working_dir, walltime_ms, slurm_number } = spec;
         let (argv, inherit) = match program {
             Entrypoint::Script { text, args } => {
-                let file = script::write(&self.dir, &text, &self.config.owner)?;
+                let file = script::write(&self.dir, &text)?;
                 (script::argv(&text, &args), vec![OwnedFd::from(file)])
             }
             Entrypoint::Command { argv } => (argv, Vec::new()),

@@ -124,7 +124,10 @@ impl Shim {
                 Some(lane) => lane.output.note(&failure.why),
                 None => log_files::append_error(&self.dir, number, rank, &failure.why),
             }
-            self.agent.send(&FromShim::FileFailed { why: failure.why.clone() });
+            // The agent logs it. Each task of a group may fail so.
+            if self.file_failure.is_none() {
+                self.agent.send(&FromShim::FileFailed { why: failure.why.clone() });
+            }
             self.file_failure = Some(failure.why);
         }
     }

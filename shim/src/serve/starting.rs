@@ -112,7 +112,7 @@ impl Shim {
         if let Some(why) = self.unstartable() {
             return Err(refused(why.to_string()));
         }
-        let file = script::write(&self.dir, text, &self.config.owner)?;
+        let file = script::write(&self.dir, text)?;
         let input = self.open_script_files()?;
         let group = self.work.launch_group(0).map_err(|e| refused(e.to_string()))?;
         let child = process::spawn(&Program {

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use tokio_util::sync::CancellationToken;
 
 /// The output of an allocation under one epoch.
@@ -18,11 +19,19 @@ pub struct Spool {
     index: Mutex<Index>,
     looking: Mutex<()>,
     pub(super) ended: CancellationToken,
+    /// Whether one of its files could not be opened for a lease when that was last tried.
+    pub(super) is_leased: AtomicBool,
 }
 
 impl Spool {
     pub(super) fn new(dir: ShimDir, index: Index) -> Arc<Self> {
-        Arc::new(Self { dir, index: Mutex::new(index), looking: Mutex::default(), ended: CancellationToken::new() })
+        Arc::new(Self {
+            dir,
+            index: Mutex::new(index),
+            looking: Mutex::default(),
+            ended: CancellationToken::new(),
+            is_leased: AtomicBool::new(false),
+        })
     }
 
     pub(super) fn index(&self) -> parking_lot::MutexGuard<'_, Index> {

@@ -3,15 +3,18 @@
 //! Bytes that the shim has removed are a hole at a file's beginning, so the file itself shows how
 //! many they are. If a program makes such a hole itself, readers get missing bytes in place of
 //! zeros.
+//!
+//! The user owns the files, and may have a lease on one. Any other open would wait for it, for 45 s:
+//! one after another on the thread that looks at everybody's output.
 
 use crate::output_index::{Seen, Stream};
 use lattice_runtime::shim::ShimDir;
 use nix::errno::Errno;
 use nix::unistd::{Whence, lseek};
 use std::collections::BTreeSet;
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// How many bytes a [`tail_checksum()`] covers at most.
@@ -24,6 +27,20 @@ pub enum Piece {
     Data(Vec<u8>),
     /// The position is in the hole at the file's beginning.
     Punched,
+}
+
+/// Opens a log file. Fails with [`io::ErrorKind::WouldBlock`] instead of waiting for a lease.
+pub(super) fn open_log(path: &Path, how: &mut OpenOptions) -> io::Result<File> {
+    how.custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path).map_err(|error| {
+        if error.kind() != io::ErrorKind::WouldBlock {
+            return error;
+        }
+        io::Error::new(error.kind(), "a program has a lease (F_SETLEASE) on this log file: try again later")
+    })
+}
+
+fn open_for_reading(path: &Path) -> io::Result<File> {
+    open_log(path, OpenOptions::new().read(true))
 }
 
 /// The log files of an allocation, or of one of its launches, in the order of their streams.
@@ -82,7 +99,7 @@ fn parse(name: &str) -> Option<(u32, bool)> {
 fn seen(stream: Stream, path: &Path, metadata: &Metadata) -> io::Result<Seen> {
     let bytes = metadata.len();
     // A file whose blocks hold its whole length has no hole.
-    let data_start = if metadata.blocks().saturating_mul(512) >= bytes { 0 } else { data_start(&File::open(path)?, bytes)? };
+    let data_start = if metadata.blocks().saturating_mul(512) >= bytes { 0 } else { data_start(&open_for_reading(path)?, bytes)? };
     let written_ns = metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec());
     Ok(Seen { stream, bytes, data_start, written_ns: u64::try_from(written_ns).unwrap_or(0), print: None, rewritten: false })
 }
@@ -116,7 +133,7 @@ pub fn tail_checksum(path: &Path, end: u64) -> io::Result<Option<u32>> {
 /// Reads up to `most` bytes from `from` on. Bytes that are punched out during the read are not
 /// mistaken for zeros.
 pub fn read(path: &Path, from: u64, most: usize) -> io::Result<Piece> {
-    let file = File::open(path)?;
+    let file = open_for_reading(path)?;
     let mut data = vec![0; most];
     let mut n = 0;
     while n < most {
@@ -167,5 +184,32 @@ mod tests {
         assert_eq!(read(&log, 20_000, 100).unwrap(), Piece::Data(Vec::new()));
         std::fs::remove_dir_all(path).unwrap();
         assert!(list(&dir, Some(2)).is_err_and(|e| e.kind() == io::ErrorKind::NotFound), "an allocation that is gone");
+    }
+
+    #[test]
+    fn a_lease_on_a_log_file_makes_nobody_wait() {
+        let path = std::env::temp_dir().join(format!("lattice-files-lease-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        let dir = ShimDir(path.clone());
+        let log = dir.log(0, 0, lattice_runtime::shim::LogStream::Out);
+        std::fs::create_dir_all(log.parent().unwrap()).unwrap();
+        let file = File::create(&log).unwrap();
+        // With a hole at its beginning, it is opened by whoever lists it.
+        file.set_len(1 << 20).unwrap();
+        let lease = |kind: i32| {
+            // SAFETY: three integers.
+            Errno::result(unsafe { libc::fcntl(std::os::fd::AsRawFd::as_raw_fd(&file), libc::F_SETLEASE, kind) }).unwrap()
+        };
+        // SAFETY: nothing else in this process uses SIGIO, which would end it when somebody opens the file.
+        unsafe { nix::sys::signal::signal(nix::sys::signal::Signal::SIGIO, nix::sys::signal::SigHandler::SigIgn) }.unwrap();
+        lease(libc::F_WRLCK);
+        let waits = |error: io::Error| error.kind() == io::ErrorKind::WouldBlock && error.to_string().contains("F_SETLEASE");
+        assert!(list(&dir, None).is_err_and(waits));
+        assert!(read(&log, 0, 1).is_err_and(waits));
+        assert!(tail_checksum(&log, 1).is_err_and(waits));
+        assert!(open_log(&log, OpenOptions::new().write(true)).is_err_and(waits));
+        lease(libc::F_UNLCK);
+        assert_eq!(list(&dir, None).unwrap().len(), 1);
+        std::fs::remove_dir_all(path).unwrap();
     }
 }

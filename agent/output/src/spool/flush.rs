@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -129,6 +130,7 @@ impl Inner {
             };
             wait = match round.await {
                 Ok(seen) => {
+                    spool.is_leased.store(false, Ordering::Relaxed);
                     self.store_answers(&mut retry);
                     if !behind && let Some(report) = &report {
                         spool.report_flushed(report, &mut reported).await;
@@ -271,9 +273,11 @@ impl Inner {
 
     pub(super) fn trim(&self) {
         let Settings { state_dir, bytes_max, .. } = &self.settings;
-        // Output on its way into a store that answers can soon be removed without loss.
+        // Output on its way into a store that answers can soon be removed without loss. With a lease, its user keeps it
+        // from going there.
         let unreachable = self.unreachable_since.lock().is_some();
-        let flushing = |path: &Path| !unreachable && self.live.lock().contains_key(path);
+        let may_go_on = |spool: &Arc<Spool>| !spool.is_leased.load(Ordering::Relaxed);
+        let flushing = |path: &Path| !unreachable && self.live.lock().get(path).is_some_and(may_go_on);
         trim::trim(state_dir, *bytes_max, flushing);
     }
 
@@ -287,6 +291,8 @@ impl Inner {
     fn halted(&self, spool: &Spool, halt: &Halt, retry: &mut Option<Backoff>) -> Duration {
         let first = retry.is_none();
         let wait = retry.get_or_insert(STORE_BACKOFF).next_pause();
+        let is_leased = matches!(halt, Halt::Disk(error) if error.kind() == io::ErrorKind::WouldBlock);
+        spool.is_leased.store(is_leased, Ordering::Relaxed);
         match halt {
             Halt::Gone => {}
             Halt::Store(error) => {
@@ -366,4 +372,33 @@ impl Spool {
 /// Runs work on a blocking thread, because the disk may be slow.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Spools;
+    use super::*;
+    use lattice_model::{AllocationId, Epoch};
+    use lattice_runtime::shim::ShimDir;
+    use std::fs;
+
+    #[test]
+    fn output_that_a_lease_keeps_from_the_store_does_not_stay_over_the_limit() {
+        let top = std::env::temp_dir().join(format!("lattice-flush-leased-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&top);
+        let settings = Settings { state_dir: top.clone(), flush: IDLE_LOOK_INTERVAL, bytes_max: 0 };
+        let spools = Spools::new(None, settings, TaskTracker::new(), CancellationToken::new());
+        let [leased, other] = ["leased", "other"].map(|name| {
+            let dir = ShimDir(top.join("alloc").join(name));
+            fs::create_dir_all(dir.logs()).unwrap();
+            fs::write(dir.flushed(), b"").unwrap();
+            let spool = spools.of(&dir, AllocationId(uuid::Uuid::nil()), Epoch(1), &"n1".parse().unwrap());
+            spools.0.live.lock().insert(dir.0, Arc::clone(&spool));
+            spool
+        });
+        leased.is_leased.store(true, Ordering::Relaxed);
+        spools.trim();
+        assert_eq!((leased.dir.0.exists(), other.dir.0.exists()), (false, true));
+        fs::remove_dir_all(top).unwrap();
+    }
 }

@@ -3,6 +3,7 @@
 //! that exist nowhere else, the files become holes of the same length, so that readers can report
 //! what is missing.
 
+use super::files::open_log;
 use nix::fcntl::{FallocateFlags, fallocate};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, OpenOptions};
@@ -80,7 +81,7 @@ fn files(logs: &Path) -> io::Result<Vec<PathBuf>> {
 /// of one.
 fn empty(logs: &Path) -> io::Result<bool> {
     for path in files(logs)? {
-        let file = OpenOptions::new().write(true).open(path)?;
+        let file = open_log(&path, OpenOptions::new().write(true))?;
         // To the end of the last block: zeros in a block that stays would be read as output.
         let all = libc::off_t::try_from(file.metadata()?.len().next_multiple_of(BLOCK_BYTES)).map_err(io::Error::other)?;
         if all > 0 {
