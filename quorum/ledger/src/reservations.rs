@@ -31,8 +31,8 @@ pub(super) const RESERVATIONS_MAX: usize = if cfg!(test) { 8 } else { 256 };
 const NODES_OF_ALL_MAX: usize = 2 * NODES_MAX;
 /// How long reservations that are over are listed, in milliseconds.
 const OVER_LISTED_MS: u64 = 7 * DAY_MS;
-/// A claim is so old at most when it is applied, in milliseconds: its plan was made for that much earlier, by an agent whose
-/// clock may be behind.
+/// A claim is so old at most when it is applied, in milliseconds: its plan was made for that much earlier, by an agent that
+/// knows the quorum's time to some seconds.
 const CLAIM_AGE_MS_MAX: u64 = 5000;
 /// Largest size of a list of nodes in an audit record, in bytes.
 const NODES_LISTED_BYTES_MAX: usize = 200;

@@ -1,5 +1,6 @@
-//! The quorum's time, as the broker knows it. The ledger's times are the quorum's, and this
-//! machine's time of day may be wrong or jump.
+//! The quorum's time, as the scheduler and the broker know it. The ledger's times are the quorum's, and this
+//! machine's time of day may be wrong or jump: a plan that was made with it would claim nodes outside of the windows
+//! of reservations, and the ledger would refuse that, and all that waits behind it in the queue, as long as it is wrong.
 //!
 //! A member's time of day is read every few minutes. In between, this machine's `CLOCK_BOOTTIME`
 //! counts, which nobody sets.
