@@ -32,9 +32,7 @@ use lattice_membership::Membership;
 use lattice_membership::cluster::Cluster;
 use lattice_membership::quorum_clock::QuorumClock;
 use lattice_model::checkpoint::DEADLINE_MS_DEFAULT;
-use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, Claim, DEFAULT_VCLUSTER, NodeId, NodeState, Principal, Revision, Timestamp, with_causes,
-};
+use lattice_model::{Allocation, AllocationId, AllocationSpec, Claim, DEFAULT_VCLUSTER, NodeId, NodeState, Principal, Revision, Timestamp};
 use lattice_quorum_client::wire::{Answer, Claimed, Refusal, Request};
 use lattice_quorum_client::{CallError, QuorumClient};
 use lattice_scheduler::{PreemptedFor, View};
@@ -197,7 +195,7 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
         if due.is_empty() {
             continue;
         }
-        let now = planning_time(&clock, &quorum).await;
+        let now = clock.now(&quorum).await;
         let round = propose((frozen, now), &due, &quorum, &cluster, &rounds, &mut kept).await;
         if let Some(error) = &round.broken {
             rounds.record_failure();
@@ -351,17 +349,6 @@ struct Round {
     planning: Duration,
     /// Why there was no plan: the scheduler panicked.
     broken: Option<String>,
-}
-
-/// The time for a plan: the quorum's. Before a member has answered for the first time, this machine's.
-async fn planning_time(clock: &QuorumClock, quorum: &QuorumClient) -> Timestamp {
-    match clock.read(quorum).await {
-        Ok(time) => time.now(),
-        Err(why) => {
-            tracing::info!(why = with_causes(&why), "the scheduler plans by this machine's time of day");
-            lattice_agent_common::clock::now()
-        }
-    }
 }
 
 /// Proposes the claims of one round.
