@@ -109,6 +109,8 @@ pub async fn run(
 ) {
     let members = QuorumList::open(quorum.clone(), &context.setup.state_dir);
     let relay = Relay::new(context.setup.me.clone(), membership.clone(), context.work.mesh.clone());
+    // 0 is that of an agent that never had one, or that lost it.
+    let replaces = Some(registration.previous).filter(|previous| *previous > Incarnation(0));
     let mut session = Session {
         context,
         quorum,
@@ -127,6 +129,7 @@ pub async fn run(
         acknowledged,
         received_health,
         registered: None,
+        replaces,
         is_removed: false,
     };
     // A node that registers before these are done is unwell and in no conformance group.
@@ -142,7 +145,7 @@ pub async fn run(
             ended = session.once() => ended,
         };
         match ended {
-            Ended::Moved | Ended::Resized => continue,
+            Ended::Moved | Ended::Resized | Ended::Outdated => continue,
             Ended::Lost(why) => session.lost(why),
             Ended::Refused(why) => session.refused(why),
             Ended::Removed(why) => session.removed(why).await,
@@ -164,6 +167,8 @@ enum Ended {
     Moved,
     /// The node's offer has changed.
     Resized,
+    /// The quorum has another incarnation of the node than the one that the registration replaces.
+    Outdated,
     /// The session was lost, for this reason.
     Lost(String),
     /// A member closed the session before it registered the node, for this reason.
@@ -227,6 +232,8 @@ struct Session {
     received_health: watch::Sender<NodeHealth>,
     /// The incarnation that the leader gave to this run.
     registered: Option<Incarnation>,
+    /// The incarnation that the quorum has of the node, as far as this agent knows.
+    replaces: Option<Incarnation>,
     /// Whether the node was removed from the cluster and has not registered since.
     is_removed: bool,
 }
@@ -383,6 +390,7 @@ impl Session {
             locality: offer.locality.clone(),
             incarnation: self.registered.unwrap_or(self.registration.previous),
             new_life: self.registered.is_none(),
+            replaces: self.replaces,
             found: self.registration.found.clone().filter(|_| self.registered.is_none()),
             keys: self.keys.held(),
             relay_node: None,
@@ -400,6 +408,10 @@ impl Session {
                 return Err(if line.incarnation.is_none() { Ended::Refused(why) } else { Ended::Lost(why) });
             }
             Down::Removed { why } => return Err(Ended::Removed(why)),
+            Down::RegisterAgain { incarnation } => {
+                self.replaces = Some(incarnation);
+                return Err(Ended::Outdated);
+            }
             Down::Move => {
                 self.quorum.leave(&line.member);
                 return Err(Ended::Moved);
@@ -416,7 +428,7 @@ impl Session {
             Down::Registered { incarnation, heartbeat_ms, report_seq, generation, members, .. } => {
                 self.members.learn(&members);
                 line.incarnation = Some(incarnation);
-                self.registered = Some(incarnation);
+                (self.registered, self.replaces) = (Some(incarnation), Some(incarnation));
                 if std::mem::take(&mut self.is_removed) {
                     self.membership.ask(Ask::Return).await;
                 }

@@ -26,7 +26,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("quorum", "model objects api telemetry ledger ledger-state pki quorum-client store"),
     ("agent-common", "model node scheduler gossip pmi runtime objects telemetry pki"),
     ("mesh", "model node pmi runtime pki"),
-    ("membership", "model scheduler gossip ledger pki quorum-client agent-common mesh"),
+    ("membership", "model scheduler gossip runtime ledger pki quorum-client agent-common mesh"),
     ("machine", "model node gossip runtime api telemetry quorum-client agent-common mesh membership"),
     ("output", "model runtime objects agent-common mesh"),
     ("registry", "model node runtime pki agent-common mesh output"),

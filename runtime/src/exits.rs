@@ -68,6 +68,10 @@ impl Writer {
         bytes.extend_from_slice(&length.to_le_bytes());
         bytes.extend_from_slice(&crc32fast::hash(&body).to_le_bytes());
         bytes.extend_from_slice(&body);
+        // A full disk may also refuse to cut off the part of a record that it has taken.
+        if self.file.metadata()?.len() != self.length {
+            self.file.set_len(self.length)?;
+        }
         match self.file.write_all(&bytes) {
             Ok(()) => {
                 self.length += bytes.len() as u64;
@@ -198,6 +202,20 @@ mod tests {
             }
         }
         apart
+    }
+
+    #[test]
+    fn a_record_is_read_although_an_earlier_one_was_left_torn() {
+        let path = std::env::temp_dir().join(format!("lattice-exits-torn-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        let dir = ShimDir(path.clone());
+        let mut writer = Writer::open(&dir).unwrap();
+        let records = records();
+        writer.append(&records[0]).unwrap();
+        OpenOptions::new().append(true).open(dir.exits()).unwrap().write_all(&[9, 0, 0]).unwrap();
+        writer.append(&records[1]).unwrap();
+        assert_eq!(read(&dir).unwrap(), records[..2]);
+        std::fs::remove_dir_all(path).unwrap();
     }
 
     #[test]

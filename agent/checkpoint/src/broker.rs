@@ -13,12 +13,12 @@
 use super::broker_knowledge::{Followed, Latest};
 use super::broker_request::{BrokeredError, length_ms, request_checkpoint, wait_max};
 use super::handles::Shared;
-use super::quorum_clock::QuorumTime;
 use super::store::{CheckpointStore, Owner, StoreError};
 use super::{retention, saving};
 use futures::StreamExt;
 use lattice_agent_common::config::checkpoint::CheckpointSettings;
 use lattice_membership::cluster::Cluster;
+use lattice_membership::quorum_clock::QuorumTime;
 use lattice_mesh::checkpoint::CheckpointOpen;
 use lattice_model::{Allocation, AllocationId, AllocationState, CheckpointId, Timestamp, with_causes};
 use lattice_placing::Placing;

@@ -8,6 +8,7 @@ pub mod directory;
 pub mod gossip_keys;
 mod nodes_asked;
 pub mod peers;
+pub mod quorum_clock;
 pub mod quorum_list;
 pub mod relay;
 pub mod revocations;

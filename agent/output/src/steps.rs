@@ -12,8 +12,9 @@
 use lattice_model::{JobStepEvent, JobSteps};
 use lattice_runtime::shim::ShimDir;
 use parking_lot::Mutex;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 /// The size at which the file is replaced by a shorter one, in bytes. The longest list of steps is shorter.
@@ -37,13 +38,16 @@ impl StepFile {
     /// # Errors
     /// The file cannot be written. Where the allocation's directory has been removed, nothing is written.
     pub fn append(&self, event: &JobStepEvent) -> io::Result<()> {
-        let line = line(event)?;
+        let mut line = line(event)?;
         let _one = self.writing.lock();
-        let mut file = match OpenOptions::new().create(true).append(true).open(self.dir.steps()) {
+        let mut file = match OpenOptions::new().create(true).read(true).append(true).open(self.dir.steps()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             opened => opened?,
         };
         let length = file.metadata()?.len();
+        if !ends_with_line(&file, length)? {
+            line.insert(0, b'\n');
+        }
         if let Err(error) = file.write_all(&line) {
             // What a full disk cut would make the next line unreadable as well.
             let _ = file.set_len(length);
@@ -59,6 +63,14 @@ impl StepFile {
         fs::write(&new, lines)?;
         fs::rename(new, path)
     }
+}
+
+/// Whether a line that is appended begins behind a whole one. An agent that is killed may leave the beginning of one.
+fn ends_with_line(file: &File, length: u64) -> io::Result<bool> {
+    let Some(last) = length.checked_sub(1) else { return Ok(true) };
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, last)?;
+    Ok(byte == [b'\n'])
 }
 
 fn line(event: &JobStepEvent) -> io::Result<Vec<u8>> {
@@ -139,6 +151,10 @@ mod tests {
         let bytes = fs::read(dir.steps()).unwrap();
         fs::write(dir.steps(), &bytes[..bytes.len() - 5]).unwrap();
         assert_eq!(read(&dir).unwrap().totals().completed, 0);
+        // The agent that was killed in the middle of a line runs again.
+        StepFile::new(dir.clone()).append(&ended(2)).unwrap();
+        let known = read(&dir).unwrap();
+        assert_eq!(known.steps.iter().map(|step| step.end.is_some()).collect::<Vec<_>>(), [false, true]);
         fs::remove_dir_all(&dir.0).unwrap();
         file.append(&began(3)).unwrap();
         assert!(!dir.0.exists(), "what was removed is not made again");

@@ -42,7 +42,8 @@ mod tests {
 
     /// Plans this view with the lease of the default queue.
     async fn plan(kept: &mut Kept, view: &View) -> usize {
-        let ((claims, preemptions), of_state) = planned(view.clone(), &[(DEFAULT_VCLUSTER, 7)].into(), kept).await.unwrap();
+        let at = lattice_agent_common::clock::now();
+        let ((claims, preemptions), of_state) = planned((view.clone(), at), &[(DEFAULT_VCLUSTER, 7)].into(), kept).await.unwrap();
         assert_eq!((of_state.revision, preemptions.len()), (view.revision, 0));
         claims.len()
     }

@@ -32,8 +32,9 @@ use kept::Kept;
 use lattice_ledger::{Action, PreemptFor, scheduler_lease};
 use lattice_membership::Membership;
 use lattice_membership::cluster::Cluster;
+use lattice_membership::quorum_clock::QuorumClock;
 use lattice_model::checkpoint::DEADLINE_MS_DEFAULT;
-use lattice_model::{Allocation, AllocationId, AllocationSpec, Claim, DEFAULT_VCLUSTER, NodeId, NodeState, Principal, Revision};
+use lattice_model::{Allocation, AllocationId, AllocationSpec, Claim, DEFAULT_VCLUSTER, NodeId, NodeState, Principal, Revision, Timestamp};
 use lattice_quorum_client::wire::{Answer, Claimed, Refusal, Request};
 use lattice_quorum_client::{CallError, QuorumClient};
 use lattice_scheduler::{PreemptedFor, View};
@@ -140,6 +141,7 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
     let mut pace = Pace::default();
     let mut kept = Kept::default();
     let mut breaks = Breaks::default();
+    let clock = QuorumClock::default();
     // The revision of the last claim. Until this time, no plan is made before the watch shows it.
     let mut unseen = (Revision(0), Instant::now());
     loop {
@@ -195,7 +197,8 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
         if due.is_empty() {
             continue;
         }
-        let round = propose(frozen, &due, &quorum, &cluster, &rounds, &mut kept).await;
+        let now = clock.now(&quorum).await;
+        let round = propose((frozen, now), &due, &quorum, &cluster, &rounds, &mut kept).await;
         if let Some(error) = &round.broken {
             rounds.record_failure();
             let pause = breaks.begin(Instant::now());
@@ -352,7 +355,7 @@ struct Round {
 
 /// Proposes the claims of one round.
 async fn propose(
-    view: View,
+    (view, now): (View, Timestamp),
     tokens: &BTreeMap<&str, u64>,
     quorum: &QuorumClient,
     cluster: &watch::Receiver<Arc<Cluster>>,
@@ -360,7 +363,7 @@ async fn propose(
     kept: &mut Kept,
 ) -> Round {
     let began = Instant::now();
-    let ((claims, preemptions), view) = match planned(view, tokens, kept).await {
+    let ((claims, preemptions), view) = match planned((view, now), tokens, kept).await {
         Ok(planned) => planned,
         // Without a panic, the agent is stopping.
         Err(error) => return Round { broken: error.is_panic().then(|| error.to_string()), ..Round::default() },
@@ -397,15 +400,19 @@ async fn propose(
 /// Claims, and what is preempted with the queue that it is preempted for.
 type Proposals = (Vec<Claim>, Vec<(String, PreemptedFor)>);
 
-/// What the plan of this view has to propose with these leases, and the view as the state has it. A plan
+/// What the plan of this view and time has to propose with these leases, and the view as the state has it. A plan
 /// takes up to half a second of a processor in a large cluster, so it runs beside the other tasks. The
 /// state follows to the view: it takes the records that differ from those of the last plan. The view itself
 /// is dropped then: as long as it exists, the watch has to copy the maps that it shares with it.
-async fn planned<'k>(view: View, tokens: &BTreeMap<&str, u64>, kept: &'k mut Kept) -> Result<(Proposals, &'k View), JoinError> {
+async fn planned<'k>(
+    (view, now): (View, Timestamp),
+    tokens: &BTreeMap<&str, u64>,
+    kept: &'k mut Kept,
+) -> Result<(Proposals, &'k View), JoinError> {
     let tokens: BTreeMap<String, u64> = tokens.iter().map(|(queue, token)| ((*queue).to_owned(), *token)).collect();
     let planning = kept.with(move |state| {
         state.apply(view);
-        let plan = lattice_scheduler::plan(state, lattice_agent_common::clock::now());
+        let plan = lattice_scheduler::plan(state, now);
         (plan.claims(|queue| tokens.get(queue).copied()), plan.preemptions())
     });
     let (proposals, state) = planning.await?;
@@ -442,7 +449,7 @@ async fn preempt(quorum: &QuorumClient, lease_token: u64, preempted: PreemptedFo
 mod tests {
     use super::*;
     use lattice_model::test_builders::{self, node};
-    use lattice_model::{AllocationState, Dependency, DependencyCondition, Drain, Scaling, SchedulerKind, TaskGroup, Timestamp, VCluster};
+    use lattice_model::{AllocationState, Dependency, DependencyCondition, Drain, Scaling, SchedulerKind, TaskGroup, VCluster};
 
     pub(crate) const OTHER: &str = "gpu";
 

@@ -31,8 +31,8 @@ pub use services::Service;
 
 use counts::LookResult;
 use due::Looks;
-use lattice_agent_common::clock;
 use lattice_ledger::{Action, ScalingStep};
+use lattice_membership::quorum_clock::QuorumClock;
 use lattice_model::scaling::{MISSING_ALERT, Reading, Step, next, resume};
 use lattice_model::{AllocationId, Revision, Scaling, ScalingState, Timestamp};
 use lattice_placing::{Placing, own_token};
@@ -56,8 +56,9 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Scales services until `stop`, while this agent holds leases of queues.
 pub async fn run(source: impl Source, quorum: QuorumClient, placing: Placing, counts: ScalingCounts, stop: CancellationToken) {
+    let (source, questions) = (Arc::new(source), Arc::new(Semaphore::new(QUESTIONS_AT_ONCE_MAX)));
     let mut role = Role {
-        looker: Looker { source: Arc::new(source), questions: Arc::new(Semaphore::new(QUESTIONS_AT_ONCE_MAX)), quorum, placing, counts },
+        looker: Looker { source, questions, quorum, clock: Arc::default(), placing, counts },
         looks: Looks::default(),
         services: BTreeMap::new(),
         walked: None,
@@ -154,15 +155,17 @@ struct Looker<S> {
     /// For what is asked by all looks together.
     questions: Arc<Semaphore>,
     quorum: QuorumClient,
+    /// The time by which it decides: the ledger's own times are the quorum's.
+    clock: Arc<QuorumClock>,
     placing: Placing,
     counts: ScalingCounts,
 }
 
 impl<S> Clone for Looker<S> {
     fn clone(&self) -> Self {
-        let Self { source, questions, quorum, placing, counts } = self;
-        let (source, questions) = (Arc::clone(source), Arc::clone(questions));
-        Self { source, questions, quorum: quorum.clone(), placing: placing.clone(), counts: counts.clone() }
+        let Self { source, questions, quorum, clock, placing, counts } = self;
+        let (source, questions, clock) = (Arc::clone(source), Arc::clone(questions), Arc::clone(clock));
+        Self { source, questions, quorum: quorum.clone(), clock, placing: placing.clone(), counts: counts.clone() }
     }
 }
 
@@ -170,7 +173,7 @@ impl<S: Source> Looker<S> {
     /// Looks at the metric of a service, and asks the ledger for what follows. `None`: all its replicas
     /// have just begun, and are not asked yet.
     async fn look(self, service: Service, is_after_gap: bool) -> Option<LookResult> {
-        let (service, has_young) = service.without_young(clock::now());
+        let (service, has_young) = service.without_young(self.clock.now(&self.quorum).await);
         if has_young && service.replicas.is_empty() {
             return None;
         }
@@ -185,9 +188,10 @@ impl<S: Source> Looker<S> {
         if found.is_err() {
             self.counts.record_failure();
         }
+        let now = self.clock.now(&self.quorum).await;
         // As the watch and the leases are now: the look may have taken long.
         let Some((known, lease_token)) = self.known(id) else { return LookResult::Dropped };
-        let (now, decide) = (clock::now(), if is_after_gap { resume } else { next });
+        let decide = if is_after_gap { resume } else { next };
         let Ok(step) = decide(&known.scaling, &known.state, found, now) else { return LookResult::Unchanged };
         if has_young && known.is_up(&step) {
             return LookResult::Unchanged;

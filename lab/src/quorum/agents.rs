@@ -257,7 +257,7 @@ impl Agent {
                             self.counts.count_heartbeat();
                             unanswered = None;
                         }
-                        ended @ (Down::Close { .. } | Down::Removed { .. } | Down::Move) => {
+                        ended @ (Down::Close { .. } | Down::Removed { .. } | Down::RegisterAgain { .. } | Down::Move) => {
                             self.client.leave(session.down.member());
                             bail!("it was sent away: {ended:?}");
                         }
@@ -285,6 +285,7 @@ impl Agent {
             | Down::Close { .. }
             | Down::Removed { .. }
             | Down::Move
+            | Down::RegisterAgain { .. }
             | Down::Registered { .. }
             | Down::Members(_)
             | Down::Keyring { .. }

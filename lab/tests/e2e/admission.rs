@@ -64,6 +64,7 @@ fn registration(gpus: u32, incarnation: Incarnation) -> Up {
         schedulable: true,
         incarnation,
         new_life: incarnation == Incarnation(0),
+        replaces: None,
         unenforced_limits: vec![],
         features: vec![],
         topology_group: None,

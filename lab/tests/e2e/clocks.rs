@@ -52,6 +52,8 @@ pub fn trials() -> Vec<Trial> {
         MEMBERS.test("a_jump_of_the_leaders_clock_forgets_no_ended_work_and_ends_no_hold", &[], leader_jumps),
         MEMBERS.test("a_leader_whose_clock_stays_wrong_hands_over", &[], leader_stays_wrong),
         AGENTS.test("a_jump_of_a_lone_members_clock_forgets_no_ended_work", &[], lone_member_jumps),
+        AGENTS.test("a_queue_goes_on_behind_work_that_waits_for_a_window_whatever_the_schedulers_clock_shows", &[], windows),
+        AGENTS.test("a_service_that_idles_shrinks_whatever_the_schedulers_clock_shows", &[], shrinks),
         AGENTS.test("a_jump_of_an_agents_clock_ends_no_work_early_or_late", &[], agents),
         AHEAD.test("ended_work_is_forgotten_after_the_time_that_is_set", &[], forgotten_after_an_hour),
         alone("clocks::a_jump_ends_no_lease_early_or_late", &[Need::Hosts], || {
@@ -61,6 +63,47 @@ pub fn trials() -> Vec<Trial> {
             on_hosts("clocks-certificates", |o| o.certificate_seconds = LIFE.as_secs(), certificates);
         }),
     ]
+}
+
+/// All of them: one has the lease of the queue.
+fn shift_agents(w: &World, seconds: i64) {
+    ["n1", "n2"].iter().for_each(|node| faults::shift_clock(&w.dir, node, seconds).unwrap());
+}
+
+/// By the wrong clocks, a window that comes is open, or one that is open is over or far ahead. The ledger knows better: what
+/// is planned by them is refused, and so is all that is behind it.
+fn windows(w: &World) {
+    let reserve = |name: &str, more: &[&str]| w.ok(&[&["admin", "reservation", "create", name], more].concat());
+    reserve("coming", &["--nodes=n2", "--start=now+30m", "--duration=1h", "--user=root"]);
+    reserve("fans", &["--nodes=n1", "--start=now", "--duration=30m", "--maintenance"]);
+    let waiting = [&["--reservation=coming", "--walltime=10m"][..], &["-w", "n1", "--walltime=10m"]]
+        .map(|options| w.submit(&[options, &["--", "/bin/true"]].concat()));
+    for seconds in [HOUR, -HOUR] {
+        shift_agents(w, seconds);
+        w.completed(&w.submit(&["-w", "n2", "--walltime=1m", "--", "/bin/true"]));
+        waiting.iter().for_each(|job| assert_eq!(text(&w.status(job), "state"), "Pending", "with a clock that is wrong by {seconds} s"));
+    }
+    shift_agents(w, 0);
+    waiting.iter().for_each(|job| drop(w.ok(&["cancel", job])));
+    ["coming", "fans"].iter().for_each(|name| drop(w.ok(&["admin", "reservation", "delete", name])));
+    w.assert_nothing_left();
+}
+
+/// By a clock that is behind, its replicas have just begun, and its metric has just fallen, for an hour.
+fn shrinks(w: &World) {
+    shift_agents(w, -HOUR);
+    let bounds = ["--reactive", "--min-nodes=1", "--max-nodes=2", "--cores=1", "--pmi=none", "--drain-grace=1s"];
+    let metric = ["--scale-metric=cpu_utilization", "--scale-target=0.9"];
+    let soon = ["--scale-interval=1s", "--scale-up-window=1s", "--scale-down-window=2s", "--scale-cooldown=1s"];
+    let id = w.submit(&[&bounds[..], &metric, &soon, &["--", "/bin/sleep", "600"]].concat());
+    let count = |key: &str| w.status(&id)["scaling_state"][key].as_u64();
+    w.wait("its replica to run", || count("running") == Some(1));
+    w.ok(&["scale", &id, "2"]);
+    w.wait("the idle service to shrink", || count("wanted") == Some(1));
+    shift_agents(w, 0);
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
+    w.assert_nothing_left();
 }
 
 fn agents(w: &World) {

@@ -66,6 +66,7 @@ impl Ledger {
             None => (self.register_first(context, new), 0),
             Some(known) => {
                 let known = Arc::clone(known);
+                replaces_present_life(new, &known)?;
                 self.register_again(context, new, &known)
             }
         };
@@ -400,6 +401,16 @@ impl Ledger {
             self.end_exclusions(context, id);
         }
     }
+}
+
+/// Refuses a registration that would take work from a life of the node of which its agent does not know: it was under way
+/// for so long, as in a member that was stopped, that the node has registered again since.
+fn replaces_present_life(new: &Registration, known: &Node) -> Result<(), Refusal> {
+    let takes_work = new.boot != known.boot || (new.new_life && new.found.is_some());
+    if takes_work && new.replaces != Some(known.incarnation) {
+        return Err(Refusal::OtherIncarnation { node: new.node.clone(), now: known.incarnation });
+    }
+    Ok(())
 }
 
 /// The state of a registering node that would otherwise be in `state`. A node that is unwell, and

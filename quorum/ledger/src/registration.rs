@@ -21,6 +21,10 @@ pub struct Registration {
     pub incarnation: Incarnation,
     /// Whether the agent has been restarted.
     pub new_life: bool,
+    /// The incarnation that the quorum has of the node, as far as the agent knows; `None`: it does not know any. What
+    /// another boot or a lost state takes from the node is taken from this incarnation alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<Incarnation>,
     /// The resources that its kernel cannot limit; see [`lattice_model::Node::unenforced_limits`].
     pub unenforced_limits: Vec<String>,
     /// The features that work may request; see [`lattice_model::Node::features`].

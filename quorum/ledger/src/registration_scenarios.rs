@@ -64,6 +64,28 @@ fn an_agent_that_lost_its_memory_keeps_what_it_found_and_has_lost_the_rest() {
 }
 
 #[test]
+fn a_registration_that_comes_late_takes_nothing_from_the_later_life_of_its_node() {
+    let mut s = Story::new(1);
+    // Both are under way in a member that is stopped, while the node boots, registers elsewhere and gets work.
+    let of_earlier_boot = Registration { replaces: Some(Incarnation(1)), ..registration(0, 1, 1, true) };
+    let of_lost_state = Registration { found: Some(vec![]), replaces: Some(Incarnation(1)), ..registration(0, 2, 0, true) };
+    s.done(Action::Register(registration(0, 2, 1, true)));
+    s.forget_reports(0);
+    s.submit(1, 1, RequeuePolicy::Never, 0);
+    let epoch = s.claimed(1, &[0]);
+    s.report(0, prepared(1, epoch));
+    for late in [of_earlier_boot, of_lost_state.clone()] {
+        let applied = s.apply(Action::Register(late));
+        assert_eq!(applied.result, Err(Refusal::OtherIncarnation { node: node(0), now: Incarnation(2) }));
+        assert!(applied.audit.is_empty() && applied.changed.desired.is_empty());
+    }
+    assert_eq!((s.state(1), s.ledger.held(&node(0))), (AllocationState::Running, SIZE));
+    // An agent that lives is told what the quorum has, and registers again.
+    s.done(Action::Register(Registration { replaces: Some(Incarnation(2)), ..of_lost_state }));
+    assert_eq!((s.state(1), s.ledger.held(&node(0))), (AllocationState::Failed, Resources::default()));
+}
+
+#[test]
 fn a_report_of_a_claim_that_another_followed_counts_as_heard_and_is_refused_by_name() {
     let mut s = Story::new(3);
     s.submit(1, 2, RequeuePolicy::OnNodeFailure, 3);

@@ -49,7 +49,11 @@ impl Story {
         applied.audit
     }
 
-    pub(super) fn apply(&mut self, action: Action) -> Applied {
+    pub(super) fn apply(&mut self, mut action: Action) -> Applied {
+        if let Action::Register(new) = &mut action {
+            // As an agent that was told what the quorum has.
+            new.replaces = new.replaces.or_else(|| self.ledger.node(&new.node).map(|known| known.incarnation));
+        }
         self.index += 1;
         let command = Command { at: Timestamp(self.now().0.saturating_add_signed(self.ahead_ms)), action };
         self.ledger.apply(Revision(self.index), &command)

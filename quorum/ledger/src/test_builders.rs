@@ -41,6 +41,7 @@ pub fn registration(number: u8, boot: u128, incarnation: u64, new_life: bool) ->
         schedulable: true,
         incarnation: Incarnation(incarnation),
         new_life,
+        replaces: None,
         unenforced_limits: vec![],
         features: vec![],
         topology_group: None,

@@ -216,6 +216,7 @@ fn streams() -> Vec<Decoder> {
             "Down",
             &[
                 Down::HeartbeatAck { seq: 3 },
+                Down::RegisterAgain { incarnation: Incarnation(2) },
                 Down::Acked { incarnation: Incarnation(2), seq: 3, superseded: vec![(allocation.id, Epoch(4))] },
                 Down::Desired(lattice_model::DesiredList::default()),
                 Down::Keyring { generation: Generation(1), ring: ledger.keyring().clone() },

@@ -82,6 +82,9 @@ pub(super) fn open(core: Arc<Core>, (caller, from): (Arc<Caller>, Option<IpAddr>
                 tracing::info!(agent = caller.name, why, "the session of a removed node ends");
                 let _sent = tokio::time::timeout(PATIENCE, down.send(&Down::Removed { why })).await;
             }
+            Ended::RegisterAgain(incarnation) => {
+                let _sent = down.send(&Down::RegisterAgain { incarnation }).await;
+            }
             Ended::Move => {
                 let _sent = down.send(&Down::Move).await;
             }
@@ -171,6 +174,7 @@ impl<'a> Session<'a> {
                 return Err(Ended::Close(refusal.to_string()));
             }
             Some(Err(refusal @ Refusal::NodeRemoved { .. })) => return Err(Ended::Removed(refusal.to_string())),
+            Some(Err(Refusal::OtherIncarnation { now, .. })) => return Err(Ended::RegisterAgain(now)),
             Some(Err(refusal)) => return Err(Ended::Refused(Status::invalid_argument(refusal.to_string()))),
             None => return Err(Ended::Close("the leader gave no answer".to_owned())),
         };

@@ -253,6 +253,26 @@ async fn a_certificate_entitles_to_its_role_and_name_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_of_another_boot_registers_in_the_place_of_the_incarnation_that_the_quorum_names() {
+    let mut lab = Lab::new(1, |_| {});
+    let member = lab.start(1, true).await;
+    let client = lab.client(&[1], "n1", Role::Node);
+    let before = Agent::register(&client, "n1").await.incarnation;
+    let boot = Boot(Uuid::from_u128(1));
+    let (_up, mut down) = client.session(Agent::registration("n1", boot, 0)).await.unwrap();
+    let answer = down.next().await;
+    assert!(matches!(&answer, Ok(Down::RegisterAgain { incarnation }) if *incarnation == before), "{answer:?}");
+    let mut register = Agent::registration("n1", boot, before.0);
+    if let Up::Register { replaces, .. } = &mut register {
+        *replaces = Some(before);
+    }
+    let (_up, mut down) = client.session(register).await.unwrap();
+    let answer = down.next().await;
+    assert!(matches!(&answer, Ok(Down::Registered { incarnation, .. }) if *incarnation > before), "{answer:?}");
+    member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_node_is_degraded_then_down_and_ready_when_heard_again() {
     let mut lab = Lab::new(3, |c| {
         c.node_heartbeat_ms = 100;

@@ -250,6 +250,7 @@ impl Agent {
             schedulable: true,
             incarnation: Incarnation(incarnation),
             new_life: true,
+            replaces: None,
             unenforced_limits: vec![],
             features: vec![],
             topology_group: None,

@@ -180,8 +180,9 @@ impl OpenLane {
     /// When there is something to do.
     pub(super) fn due_ms(&self) -> Option<u64> {
         let task = self.task.as_ref().and_then(Task::due_ms);
-        let pause = self.pause.as_ref().map(|pause| pause.retry_at);
-        task.into_iter().chain(self.lane.report_due_ms()).chain(self.starts.retry_at).chain(pause).min()
+        // While the lane pauses, nothing begins: a start that is due would wake the shim again and again.
+        let next = self.pause.as_ref().map_or(self.starts.retry_at, |pause| Some(pause.retry_at));
+        task.into_iter().chain(self.lane.report_due_ms()).chain(next).min()
     }
 
     /// Why no task begins, if that was reported.
@@ -209,5 +210,38 @@ impl OpenLane {
             task.out_of_memory = true;
             self.output.note(why);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::IndexRun;
+
+    #[test]
+    fn a_start_that_is_due_wakes_nobody_while_the_lane_pauses() {
+        let mut open = OpenLane {
+            lane: Lane::default(),
+            indices: TaskIndices::new([IndexRun::single(0)]).unwrap(),
+            walltime_ms: None,
+            slurm_number: None,
+            argv: Vec::new(),
+            env: Environment::default(),
+            working_dir: PathBuf::new(),
+            group: None,
+            inherit: Vec::new(),
+            output: TaskOutput::new(),
+            task: None,
+            starts: Starts::default(),
+            pause: None,
+            group_killed: false,
+        };
+        // The files of a task were refused, so the next one begins at once; the end of the first is not on the disk.
+        open.starts.retry_at = Some(1000);
+        assert_eq!(open.due_ms(), Some(1000));
+        open.pause = Some(Pause { ordinal: 0, outcome: TaskOutcome::Exited(126), retry_at: 1000 + Pause::RETRY_MS, why: None });
+        assert_eq!(open.due_ms(), Some(1000 + Pause::RETRY_MS));
+        open.pause = None;
+        assert_eq!(open.due_ms(), Some(1000));
     }
 }

@@ -53,6 +53,7 @@ impl Session {
             schedulable: true,
             incarnation: life.incarnation,
             new_life: life.is_new,
+            replaces: None,
             unenforced_limits: vec![],
             features: Default::default(),
             topology_group: None,

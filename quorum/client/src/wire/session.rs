@@ -24,6 +24,10 @@ pub enum Up {
         /// Whether the agent has been restarted (a reconnection without a restart keeps the
         /// incarnation).
         new_life: bool,
+        /// The incarnation that the quorum has of the node, as far as the agent knows; `None`: it does not know any. If
+        /// that matters and is another one, the answer is [`Down::RegisterAgain`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        replaces: Option<Incarnation>,
         /// The resources that its kernel cannot limit; see [`lattice_model::Node::unenforced_limits`].
         unenforced_limits: Vec<String>,
         /// The features that work may request; see [`lattice_model::Node::features`].
@@ -103,6 +107,10 @@ pub enum Down {
         /// The members, for the next connection.
         members: MemberList,
     },
+    /// The quorum has this incarnation of the node, and the registration would have taken work from another one. The
+    /// session ends; an agent that lives registers again, and names this one. So a registration that was under way for
+    /// long, as in a member that was stopped, takes nothing from the later life of its node.
+    RegisterAgain { incarnation: Incarnation },
     /// The members changed.
     Members(MemberList),
     /// The complete list for the node. Sent after registration and after each change that concerns

@@ -192,6 +192,8 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                 found,
                 features,
                 has_wipe_hook,
+                // An agent that lost its state is told.
+                replaces: Some(Incarnation(known)),
                 ..registration(number, boot, if memory { known } else { 0 }, new_life)
             })
         }

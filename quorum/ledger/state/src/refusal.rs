@@ -94,6 +94,8 @@ pub enum Refusal {
     StaleEpoch { id: AllocationId, seen: Epoch, now: Epoch },
     #[error("node {node} is registered as incarnation {now}; this report is of {seen}")]
     StaleIncarnation { node: NodeId, seen: Incarnation, now: Incarnation },
+    #[error("node {node} is registered as incarnation {now}, which this registration does not replace: its agent registers again")]
+    OtherIncarnation { node: NodeId, now: Incarnation },
     #[error("this needs the certificate role {needed}; the caller's is {role}")]
     Role { needed: String, role: String },
     #[error("{what} has {bytes} bytes; at most {most} are accepted")]

@@ -2,7 +2,7 @@
 
 use lattice_api::pack::{pack, unpack};
 use lattice_api::v1::Packed;
-use lattice_model::with_causes;
+use lattice_model::{Incarnation, with_causes};
 use lattice_quorum_client::wire::{Down, Up};
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -19,6 +19,8 @@ pub(super) enum Ended {
     Close(String),
     /// The agent's node was removed from the cluster; the agent gets the reason.
     Removed(String),
+    /// The agent is asked to register again, and to name this incarnation as the one that the quorum has.
+    RegisterAgain(Incarnation),
     /// The agent is asked to connect to another member.
     Move,
     /// A message of the agent is invalid, or asks for something that the agent may not do.

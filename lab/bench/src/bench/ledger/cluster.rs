@@ -276,6 +276,7 @@ pub fn registration(number: usize, incarnation: Incarnation) -> Registration {
         schedulable: true,
         incarnation,
         new_life: incarnation == Incarnation(0),
+        replaces: None,
         unenforced_limits: vec![],
         features: vec![RUN_LEASE.to_owned()],
         topology_group: None,

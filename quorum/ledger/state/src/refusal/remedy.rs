@@ -172,6 +172,7 @@ impl Refusal {
             | Self::Conflict { .. }
             | Self::MalformedClaim { .. }
             | Self::StaleIncarnation { .. }
+            | Self::OtherIncarnation { .. }
             | Self::Role { .. }
             | Self::TooLarge { .. }
             | Self::Malformed { .. }

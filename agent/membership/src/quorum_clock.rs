@@ -1,9 +1,11 @@
-//! The quorum's time, as the broker knows it. The ledger's times are the quorum's, and this
-//! machine's time of day may be wrong or jump.
+//! The quorum's time, as the scheduler, the broker and the loop that scales services know it. The ledger's times are the quorum's, and this
+//! machine's time of day may be wrong or jump: a plan that was made with it would claim nodes outside of the windows
+//! of reservations, and the ledger would refuse that, and all that waits behind it in the queue, as long as it is wrong.
 //!
 //! A member's time of day is read every few minutes. In between, this machine's `CLOCK_BOOTTIME`
 //! counts, which nobody sets.
 
+use lattice_agent_common::clock;
 use lattice_model::{Timestamp, with_causes};
 use lattice_quorum_client::wire::{Answer, ClockAlarm, QuorumStatus, Request};
 use lattice_quorum_client::{CallError, QuorumClient};
@@ -85,6 +87,18 @@ impl QuorumClock {
         let read = read.or_else(|error| known.ok_or(error))?;
         *self.0.lock() = Some(read);
         Ok(read)
+    }
+
+    /// The quorum's time now, for decisions that the ledger checks by its own: as long as no member has answered, this
+    /// machine's will do.
+    pub async fn now(&self, quorum: &QuorumClient) -> Timestamp {
+        match self.read(quorum).await {
+            Ok(time) => time.now(),
+            Err(why) => {
+                tracing::info!(why = with_causes(&why), "this machine's time of day counts until a member reports the quorum's");
+                clock::now()
+            }
+        }
     }
 }
 
