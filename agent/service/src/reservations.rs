@@ -41,7 +41,7 @@ fn shown(reservation: Reservation, work: WorkCount, viewer: Option<&str>, now: T
         (false, true) => "Open",
         (false, false) => "Pending",
     };
-    let Reservation { name, nodes, start, end, tenants, users, maintenance, comment, created_by, created_at, revision: _ } = reservation;
+    let Reservation { name, nodes, start, end, tenants, users, maintenance, comment, created_by, created_at, revision } = reservation;
     let sees = |account: &str| viewer.is_none_or(|viewer| viewer == account);
     v1::Reservation {
         name,
@@ -58,12 +58,13 @@ fn shown(reservation: Reservation, work: WorkCount, viewer: Option<&str>, now: T
         state: state.to_owned(),
         waiting: work.waiting,
         running: work.running,
+        version: revision.0,
     }
 }
 
 /// The change that a request asks for.
 fn change(request: v1::SetReservationRequest, create: bool) -> Result<ReservationChange, Status> {
-    let v1::SetReservationRequest { name, nodes, start_ms, end_ms, tenants, users, maintenance, comment } = request;
+    let v1::SetReservationRequest { name, nodes, start_ms, end_ms, tenants, users, maintenance, comment, expected_version } = request;
     let read = |text: String| -> Result<BTreeSet<NodeId>, Status> {
         hostlist::expand(&text).map_err(|error| Status::invalid_argument(format!("nodes: {error}")))
     };
@@ -78,6 +79,7 @@ fn change(request: v1::SetReservationRequest, create: bool) -> Result<Reservatio
         users: names(users),
         maintenance,
         comment,
+        expected_version,
     })
 }
 

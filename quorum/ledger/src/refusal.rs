@@ -11,7 +11,9 @@ use lattice_model::lifecycle::{Event, Illegal};
 use lattice_model::network::NoVni;
 use lattice_model::tenant::Excess;
 use lattice_model::user_running::TooManyRunning;
-use lattice_model::{AllocationId, AllocationState, DagId, Epoch, HoldKind, Incarnation, MemberId, NodeId, NodeState, Quota, Timestamp};
+use lattice_model::{
+    AllocationId, AllocationState, DagId, Epoch, HoldKind, Incarnation, MemberId, NodeId, NodeState, Quota, Revision, Timestamp,
+};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use thiserror::Error;
@@ -187,6 +189,9 @@ pub enum Refusal {
     NotRunning { id: AllocationId, state: AllocationState },
     #[error("allocation {id} stays as it is: {why}")]
     Update { id: AllocationId, why: UpdateRefusal },
+    /// `what`: the tenant, vCluster or reservation.
+    #[error("{what} has version {version}, and the change is for version {expected}: somebody changed it meanwhile")]
+    OtherVersion { what: String, expected: u64, version: u64 },
     #[error("allocation {id} is no task group")]
     NotATaskGroup { id: AllocationId },
     #[error("allocation {id} is no lane of a task group")]
@@ -321,6 +326,14 @@ fn over_user_limit(limit: UserLimit, whose: &str, [current, requested, most]: [u
 }
 
 impl Refusal {
+    /// Refuses a change for another version of the settings than their latest change made.
+    pub(super) fn of_other_version(what: impl FnOnce() -> String, expected: Option<u64>, latest: Revision) -> Result<(), Self> {
+        match expected.filter(|expected| *expected != latest.0) {
+            Some(expected) => Err(Self::OtherVersion { what: what(), expected, version: latest.0 }),
+            None => Ok(()),
+        }
+    }
+
     /// What to do about it, if anything.
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
@@ -383,6 +396,7 @@ impl Refusal {
             }
             Self::Dependency { why, .. } => return why.remedy(),
             Self::Update { id, why } => why.remedy(*id),
+            Self::OtherVersion { .. } => "read it again, and repeat the change".to_owned(),
             Self::NotATaskGroup { .. } => "`lattice submit --task-group` submits one; a lane is named by the id of its group".to_owned(),
             Self::LaneOfGroup { group, .. } => format!("name the group, {}: its lanes follow it", group.short()),
             Self::ReplicaOfService { service, .. } => format!("name the service, {}: its replicas follow it", service.short()),

@@ -58,6 +58,10 @@ pub struct ReservationChange {
     pub maintenance: Option<bool>,
     /// See [`Reservation::comment`].
     pub comment: Option<String>,
+    /// The change is refused unless the settings have this version (the revision of their latest change), or are already
+    /// so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_version: Option<u64>,
 }
 
 impl ReservationChange {
@@ -70,7 +74,7 @@ impl ReservationChange {
 
     /// The reservation after the change.
     fn apply_to(&self, mut reservation: Reservation) -> Reservation {
-        let Self { name: _, create: _, nodes, start, end, tenants, users, maintenance, comment } = self;
+        let Self { name: _, create: _, nodes, start, end, tenants, users, maintenance, comment, expected_version: _ } = self;
         reservation.nodes = nodes.clone().unwrap_or(reservation.nodes);
         reservation.start = start.unwrap_or(reservation.start);
         reservation.end = end.unwrap_or(reservation.end);
@@ -111,6 +115,9 @@ impl Ledger {
         }
         if known.is_some() && change.create {
             return Err(Refusal::ReservationExists { name: name.clone() });
+        }
+        if let Some(known) = &known {
+            Refusal::of_other_version(|| format!("reservation {name}"), change.expected_version, known.revision)?;
         }
         if let Some(node) = change.nodes.iter().flatten().find(|node| !self.nodes.contains_key(*node)) {
             return Err(Refusal::NoSuchNode { node: node.clone() });

@@ -7,7 +7,14 @@ use lattice_model::{AllocationSpec, EndReason, Epoch, Quota, ReportItem, Requeue
 
 fn tenant(name: &str, create: bool, max_nodes: QuotaChange, max_concurrent_allocations: QuotaChange) -> Action {
     Action::SetTenant {
-        change: TenantChange { name: name.into(), create, max_nodes, max_concurrent_allocations, soft: SoftLimitsChange::default() },
+        change: TenantChange {
+            name: name.into(),
+            create,
+            max_nodes,
+            max_concurrent_allocations,
+            soft: SoftLimitsChange::default(),
+            expected_version: None,
+        },
         by: "root".into(),
     }
 }
