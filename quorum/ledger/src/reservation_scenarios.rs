@@ -179,3 +179,22 @@ fn reservations_are_bounded_and_those_that_are_over_give_their_places() {
     assert!(s.ledger.reservation("r0").is_none() && s.ledger.reservation("r1").is_some());
     assert_eq!(s.ledger.reservations().count(), RESERVATIONS_MAX);
 }
+
+#[test]
+fn of_two_changes_of_one_version_of_a_reservation_the_first_is_made() {
+    let mut s = Story::new(3);
+    s.done(set(reservation(&s, "course", &[0], 60_000)));
+    let version = |s: &Story| s.ledger.reservation("course").unwrap().revision.0;
+    let read = version(&s);
+    let move_if = |number, expected_version| {
+        let nodes = Some([node(number)].into());
+        set(ReservationChange { name: "course".into(), nodes, expected_version: Some(expected_version), ..ReservationChange::default() })
+    };
+    s.done(move_if(1, read));
+    let what = "reservation course".to_owned();
+    assert_eq!(s.act(move_if(2, read)), Err(Refusal::OtherVersion { what, expected: read, version: version(&s) }));
+    assert!(s.acted(move_if(1, read)).is_empty(), "the answer was lost");
+    assert_eq!(s.ledger.reservation("course").unwrap().nodes, [node(1)].into());
+    s.done(move_if(2, version(&s)));
+    assert_eq!(s.ledger.reservation("course").unwrap().nodes, [node(2)].into());
+}
