@@ -3,7 +3,7 @@
 use super::reservations::RESERVATIONS_MAX;
 use super::scenarios::{Story, id, node, prepared, spec, user};
 use super::{Action, Outcome, Refusal, ReservationChange};
-use lattice_model::{AllocationSpec, AuditAction, Epoch, RequeuePolicy, Timestamp};
+use lattice_model::{AllocationSpec, AuditAction, Epoch, Principal, RequeuePolicy, Timestamp};
 use std::time::Duration;
 
 const HOUR_MS: u64 = 3_600_000;
@@ -17,7 +17,7 @@ fn reservation(s: &Story, name: &str, nodes: &[u8], in_ms: u64) -> ReservationCh
         nodes: Some(nodes.iter().map(|number| node(*number)).collect()),
         start: Some(start),
         end: Some(Timestamp(start.0 + HOUR_MS)),
-        users: Some(["u7".to_owned()].into()),
+        users: Some([("u7".to_owned(), 7)].into()),
         ..ReservationChange::default()
     }
 }
@@ -97,6 +97,10 @@ fn a_submission_to_a_reservation_that_is_not_its_owners_is_refused() {
     assert_eq!(why, "there is no reservation \"cours\"; did you mean \"course\"?");
     let why = submit(&mut s, 1, ten_minutes(Some("course")), 8).unwrap_err().to_string();
     assert_eq!(why, "reservation course is not for user u8, and this is work of no tenant");
+    // An account of this name on a machine with other numbers.
+    let (spec, owner) = (Box::new(ten_minutes(Some("course"))), Principal { uid: 1007, ..user(7) });
+    let why = s.act(Action::Submit { id: id(1), spec, owner, claim: None }).unwrap_err().to_string();
+    assert_eq!(why, "reservation course is not for user u7 with uid 1007, and this is work of no tenant");
     submit(&mut s, 1, AllocationSpec { tenant: "physics".into(), ..ten_minutes(Some("course")) }, 8).unwrap();
     let wide = AllocationSpec { nodes: 2, ..ten_minutes(Some("course")) };
     let why = submit(&mut s, 2, wide, 7).unwrap_err().to_string();

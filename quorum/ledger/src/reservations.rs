@@ -52,8 +52,8 @@ pub struct ReservationChange {
     pub end: Option<Timestamp>,
     /// All of its tenants.
     pub tenants: Option<BTreeSet<String>>,
-    /// All of its users.
-    pub users: Option<BTreeSet<String>>,
+    /// All of its users: name and uid.
+    pub users: Option<BTreeMap<String, u32>>,
     /// See [`Reservation::maintenance`].
     pub maintenance: Option<bool>,
     /// See [`Reservation::comment`].
@@ -68,7 +68,8 @@ impl ReservationChange {
     /// Approximate size in bytes.
     pub fn bytes_about(&self) -> usize {
         let nodes: usize = self.nodes.iter().flatten().map(|node| node.as_str().len() + 4).sum();
-        let subjects: usize = self.tenants.iter().chain(&self.users).flatten().map(|name| name.len() + 4).sum();
+        let names = self.tenants.iter().flatten().chain(self.users.iter().flat_map(BTreeMap::keys));
+        let subjects: usize = names.map(|name| name.len() + 8).sum();
         256 + self.name.len() + nodes + subjects + self.comment.as_ref().map_or(0, String::len)
     }
 
@@ -214,7 +215,9 @@ impl Ledger {
     fn usable_reservation(&self, name: &str, spec: &AllocationSpec, owner: &Principal, now: Timestamp) -> Result<&Reservation, Refusal> {
         let Some(reservation) = self.reservations.get(name) else { return Err(self.no_such_reservation(name)) };
         if !reservation.is_for(spec, owner) {
-            let (user, tenant, maintenance) = (owner.name.clone(), spec.tenant.clone(), reservation.maintenance);
+            let is_namesake = reservation.users.contains_key(&owner.name);
+            let user = if is_namesake { format!("{} with uid {}", owner.name, owner.uid) } else { owner.name.clone() };
+            let (tenant, maintenance) = (spec.tenant.clone(), reservation.maintenance);
             return Err(Refusal::NotOfReservation { name: name.to_owned(), user, tenant, maintenance });
         }
         if reservation.is_over(now) {
@@ -286,7 +289,7 @@ fn created(name: &str, by: &str, context: &ApplyContext) -> Reservation {
         start: context.at,
         end: Timestamp(0),
         tenants: BTreeSet::new(),
-        users: BTreeSet::new(),
+        users: BTreeMap::new(),
         maintenance: false,
         comment: String::new(),
         created_by: by.to_owned(),
