@@ -363,6 +363,17 @@ fn reserved(w: &World) {
     assert_eq!(user.send("PATCH", &path, &json!({ "comment": "x" }), &[]).status, 403);
     assert_eq!(user.call("DELETE", &path, &[]).status, 403);
 
+    // The records of these changes name the token; a change by the command line has none.
+    w.ok(&["admin", "reservation", "update", "rest", "--comment=by command"]);
+    let token = text(&admin.get("/api/v1/whoami")["authentication"], "token");
+    let records = w.lattice.json(&["audit", "query", "--type", "reservation-set", "--since=10m"]).unwrap();
+    let of_rest = |record: &&Value| text(record, "detail").starts_with("rest: ");
+    let records: Vec<&Value> = records.as_array().unwrap().iter().filter(of_rest).collect();
+    let (last, before) = records.split_last().unwrap();
+    assert!(before.len() == 3 && before.iter().all(|record| record["token"] == json!(token)), "{before:?}");
+    assert_eq!(last.get("token"), None, "{last}");
+    w.ok(&["audit", "verify"]);
+
     let maintained = admin.send("PATCH", &path, &json!({ "maintenance": true }), &[]).expect(200);
     assert_eq!((&maintained["maintenance"], &maintained["users"]), (&json!(true), &json!([])));
     let deleted = admin.call("DELETE", &path, &[]).expect(200);

@@ -335,6 +335,7 @@ const OF_MEMBERS: &[&str] = &[
     "CheckBudgets",
     "AskDrain",
     "AdvanceTime",
+    "ByToken",
 ];
 
 /// An agent requests it for itself, under a lease that it has.
