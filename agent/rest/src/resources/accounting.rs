@@ -71,7 +71,7 @@ struct HistoryParams {
 
 /// The jobs and tasks of a list such as `12,42_7`.
 fn jobs(text: Option<&str>) -> Result<Vec<JobOrTask>, Problem> {
-    list(text).iter().map(|part| part.parse().map_err(|error| Problem::invalid(format!("job: {part:?}: {error}")))).collect()
+    list(text).iter().map(|part| part.parse::<JobOrTask>().map_err(|error| Problem::invalid(format!("job: {part:?}: {error}")))).collect()
 }
 
 /// Ended work of any age, the newest first.
