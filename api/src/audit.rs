@@ -56,6 +56,7 @@ pub fn record_to_proto(record: &AuditRecord) -> v1::AuditRecord {
         detail: record.detail.clone(),
         previous: record.previous.clone(),
         hash: record.hash.clone(),
+        token: record.token.clone().unwrap_or_default(),
     }
 }
 
@@ -67,6 +68,7 @@ pub fn record_to_model(record: &v1::AuditRecord) -> Result<AuditRecord, BadAudit
         revision: Revision(record.revision),
         at: Timestamp(record.at_ms),
         actor: record.actor.clone(),
+        token: some(&record.token),
         action: record.action.parse().map_err(|e| bad("action")(&e))?,
         allocation: some(&record.allocation).map(|id| id.parse().map_err(|e| bad("allocation")(&e))).transpose()?,
         owner: some(&record.owner),
@@ -85,12 +87,15 @@ mod tests {
 
     fn record() -> impl Strategy<Value = AuditRecord> {
         let action = prop::sample::select(AuditAction::ALL);
-        let who = (any::<Option<u128>>(), prop::option::of("[a-z]{1,8}"), prop::option::of("[a-z][a-z0-9]{0,8}"), ".{0,40}");
+        let (owner, node, token) =
+            (prop::option::of("[a-z]{1,8}"), prop::option::of("[a-z][a-z0-9]{0,8}"), prop::option::of("[a-f0-9]{16}"));
+        let who = (any::<Option<u128>>(), owner, node, ".{0,40}", token);
         ((1..9u64, 1..9u64, any::<u64>(), ".{1,20}", action), who).prop_map(|((seq, revision, at, actor, action), who)| AuditRecord {
             seq,
             revision: Revision(revision),
             at: Timestamp(at),
             actor,
+            token: who.4,
             action,
             allocation: who.0.map(|id| lattice_model::AllocationId(uuid::Uuid::from_u128(id))),
             owner: who.1,

@@ -53,6 +53,7 @@ fn record() -> Vec<u8> {
         revision: Revision(2),
         at: Timestamp(3),
         actor: "u".into(),
+        token: Some("00000000000000ab".into()),
         action: AuditAction::ALL[0],
         allocation: Some("1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap()),
         owner: Some("u".into()),

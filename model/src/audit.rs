@@ -19,6 +19,10 @@ pub struct AuditRecord {
     pub at: Timestamp,
     /// Who did it: a user's name, `node:<id>`, `member:<id>`, or `quorum`.
     pub actor: String,
+    /// The id of the token of the cluster with which it was requested over the network. Omitted from the serialised record
+    /// if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
     /// What was done.
     pub action: AuditAction,
     /// The allocation concerned.
@@ -396,6 +400,7 @@ mod tests {
             revision: Revision(9),
             at: Timestamp(1000),
             actor: "root".into(),
+            token: None,
             action: AuditAction::AttachStarted,
             allocation: Some("1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap()),
             owner: Some("alice".into()),

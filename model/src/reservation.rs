@@ -16,7 +16,7 @@ use crate::spec::AllocationSpec;
 use crate::time::Timestamp;
 use crate::vcluster::is_name;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Largest size of the comment, in bytes.
 pub const COMMENT_BYTES_MAX: usize = 256;
@@ -39,8 +39,8 @@ pub struct Reservation {
     pub end: Timestamp,
     /// Tenants whose work may use it.
     pub tenants: BTreeSet<String>,
-    /// Accounts whose work may use it, by name.
-    pub users: BTreeSet<String>,
+    /// Accounts whose work may use it: name and uid. A namesake on a machine with other numbers is somebody else.
+    pub users: BTreeMap<String, u32>,
     /// Whether the nodes are set aside for maintenance: nobody's work begins there.
     pub maintenance: bool,
     /// For people.
@@ -66,7 +66,7 @@ impl Reservation {
 
     /// Whether work of this owner with this specification may use it.
     pub fn is_for(&self, spec: &AllocationSpec, owner: &Principal) -> bool {
-        !self.maintenance && (self.tenants.contains(&spec.tenant) || self.users.contains(&owner.name))
+        !self.maintenance && (self.tenants.contains(&spec.tenant) || self.users.get(&owner.name) == Some(&owner.uid))
     }
 
     /// Whether other work would be in its window if it had a node from `from_ms` until `until_ms`, in
@@ -81,7 +81,7 @@ impl Reservation {
             return "nobody: maintenance".to_owned();
         }
         let tenants = self.tenants.iter().map(|tenant| format!("tenant {tenant}"));
-        tenants.chain(self.users.iter().map(|user| format!("user {user}"))).collect::<Vec<_>>().join(", ")
+        tenants.chain(self.users.keys().map(|user| format!("user {user}"))).collect::<Vec<_>>().join(", ")
     }
 
     /// What is wrong with it; `None`: nothing, as far as that needs no other record.
@@ -100,7 +100,7 @@ impl Reservation {
         if self.tenants.len() > SUBJECTS_MAX || self.users.len() > SUBJECTS_MAX {
             return Some(format!("a reservation is for at most {SUBJECTS_MAX} tenants and {SUBJECTS_MAX} users"));
         }
-        if !self.tenants.iter().chain(&self.users).all(is_subject) {
+        if !self.tenants.iter().chain(self.users.keys()).all(is_subject) {
             return Some(format!("the name of a tenant or user has 1 to {SUBJECT_BYTES_MAX} bytes without control characters"));
         }
         if !is_text(&self.comment, COMMENT_BYTES_MAX) {
@@ -141,7 +141,7 @@ mod tests {
             start: Timestamp(1000),
             end: Timestamp(2000),
             tenants: ["physics".to_owned()].into(),
-            users: ["anna".to_owned()].into(),
+            users: [("anna".to_owned(), 1)].into(),
             maintenance: false,
             comment: String::new(),
             created_by: "root".into(),
@@ -163,6 +163,8 @@ mod tests {
         let (r, owner) = (reservation(), |name: &str| Principal { name: name.into(), uid: 1, gid: 1, groups: vec![] });
         let of_physics = AllocationSpec { tenant: "physics".into(), ..spec() };
         assert!(r.is_for(&of_physics, &owner("bob")) && r.is_for(&spec(), &owner("anna")) && !r.is_for(&spec(), &owner("bob")));
+        let namesake = Principal { uid: 2, ..owner("anna") };
+        assert!(!r.is_for(&spec(), &namesake), "another account of this name, on a machine with other numbers");
         let maintenance = Reservation { maintenance: true, ..r };
         assert!(!maintenance.is_for(&of_physics, &owner("anna")));
     }
@@ -176,8 +178,8 @@ mod tests {
         assert!(fault(Reservation { nodes: BTreeSet::new(), ..r() }).starts_with("a reservation has at least one node"));
         assert!(fault(Reservation { end: Timestamp(1000), ..r() }).ends_with("it has to end later"));
         assert!(fault(Reservation { comment: "x".repeat(COMMENT_BYTES_MAX + 1), ..r() }).starts_with("a comment has"));
-        assert!(fault(Reservation { users: [String::new()].into(), ..r() }).starts_with("the name of a tenant or user"));
-        let (tenants, users) = (BTreeSet::new(), BTreeSet::new());
+        assert!(fault(Reservation { users: [(String::new(), 1)].into(), ..r() }).starts_with("the name of a tenant or user"));
+        let (tenants, users) = (BTreeSet::new(), BTreeMap::new());
         assert!(fault(Reservation { tenants, users, ..r() }).starts_with("a reservation is for tenants, users or maintenance"));
         assert!(fault(Reservation { maintenance: true, ..r() }).starts_with("no work begins during maintenance"));
     }

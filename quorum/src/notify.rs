@@ -428,6 +428,7 @@ mod tests {
             revision: Revision(9),
             at: Timestamp(1_772_704_812_034),
             actor: "quorum".into(),
+            token: None,
             action,
             allocation: None,
             owner: None,

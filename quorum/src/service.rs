@@ -27,13 +27,14 @@ use lattice_api::pack::{pack, unpack};
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_server::{Quorum, QuorumServer};
 use lattice_api::v1::raft_server::RaftServer;
+use lattice_model::access_token::TokenId;
 use lattice_model::with_causes;
 use lattice_pki::connected::Connected;
-use lattice_pki::identity::Caller;
+use lattice_pki::identity::{Caller, Role};
 use lattice_pki::operator;
 use lattice_pki::refused::Cause;
 use lattice_quorum_client::wire::{Answer, MESSAGE_BYTES_MAX, MayMove, Proof, Refusal, Request, WatchRequest};
-use lattice_quorum_client::{LEADER_HEADER, MAY_MOVE_HEADER};
+use lattice_quorum_client::{LEADER_HEADER, MAY_MOVE_HEADER, TOKEN_HEADER};
 use packets::Packets;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -179,6 +180,13 @@ impl Service {
     }
 }
 
+/// The token of the cluster with which somebody on the network made the request that an agent passes on. An agent of
+/// another role vouches for nobody.
+fn token_of<T>(request: &tonic::Request<T>, caller: &Caller) -> Option<TokenId> {
+    let token = request.metadata().get(TOKEN_HEADER).filter(|_| caller.role == Role::Api)?;
+    token.to_str().ok()?.parse().ok()
+}
+
 #[tonic::async_trait]
 impl Quorum for Service {
     type SessionStream = Packets;
@@ -196,6 +204,7 @@ impl Quorum for Service {
             let forwarded = answer::forwarded(&self.core, unpack(request.get_ref())?).await;
             return Ok(Response::new(pack(&forwarded)?));
         }
+        let token = token_of(&request, &caller);
         let certificate = request.extensions().get::<Connected>().and_then(|peer| peer.certificate.clone());
         let (proof, mut question) = match unpack(request.get_ref())? {
             Request::AsOperator { proof, request } => (Some(proof), *request),
@@ -207,7 +216,7 @@ impl Quorum for Service {
                 certify::renew(&self.core, &caller, certificate.as_deref(), &request, ask_leader).await
             }
             (Ok(grant), question) => {
-                let answer = answer::answer(&self.core, &caller, grant, question).await;
+                let answer = answer::answer(&self.core, &caller, grant, question, token).await;
                 if let Err(refusal @ Refusal::Role { .. }) = &answer {
                     self.core.identity.credentials.refused().count(Cause::Role, &format_args!("{}: {refusal}", caller.name));
                 }

@@ -21,7 +21,7 @@ fn with_window(mut view: View, name: &str, nodes: &str, (from, until): (i64, i64
         start: time(from),
         end: time(until),
         tenants: Default::default(),
-        users: ["u".to_owned()].into(),
+        users: [("u".to_owned(), 1000)].into(),
         maintenance: false,
         comment: String::new(),
         created_by: "root".into(),
@@ -133,7 +133,7 @@ fn what_is_wrong_with_its_reservation_is_the_reason_why_work_waits() {
     assert_eq!(reason(&waits(), 1), "reservation deleted: course");
     assert_eq!(reason(&with_window(waits(), "course", "n1", (-90, 0)), 1), "reservation over: course");
     let mut v = with_window(waits(), "course", "n1", (-1, 90));
-    Arc::make_mut(v.reservations.get_mut("course").unwrap()).users = ["other".to_owned()].into();
+    Arc::make_mut(v.reservations.get_mut("course").unwrap()).users = [("other".to_owned(), 1001)].into();
     assert_eq!(reason(&v, 1), "reservation for others: course");
     let mut maintenance = with_window(view(1, vec![lasting(pending(1, 1, 10), 60)]), "fans", "n1", (-1, 90));
     let fans = Arc::make_mut(maintenance.reservations.get_mut("fans").unwrap());

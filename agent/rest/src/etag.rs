@@ -1,9 +1,9 @@
 //! Entity tags of what PATCH and PUT change. `If-Match` refuses a change of something else than the client has read;
 //! `If-None-Match: *` refuses a change of what exists.
 //!
-//! A tag is of the settings alone: it does not change while an allocation makes progress. That of an allocation is of its
-//! version, which the quorum compares in the same step in which it makes the change. The tag of a tenant or a queue is
-//! compared before the change: of two changes at the same moment, both may be made.
+//! A tag is of the settings alone: it does not change while an allocation makes progress. A change says which version
+//! was read, and the quorum compares that in the same step in which it makes the change. So of two changes of what was
+//! read, one is made.
 
 use super::calls::Grpc;
 use super::problem::Problem;
@@ -15,6 +15,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use ring::digest::{SHA256, digest};
 use serde::Serialize;
+use tonic::{Code, Status};
 
 /// Bytes of the hash that are in a tag.
 const TAG_BYTES: usize = 16;
@@ -83,10 +84,8 @@ impl IfMatch {
 
     /// Refuses the change if what there is now has another tag; `None`: there is nothing.
     pub(crate) fn check(&self, now: Option<&Tag>) -> Result<(), Problem> {
-        let refused =
-            |text: &str, hint: &str| Err(Problem::new(StatusCode::PRECONDITION_FAILED, "failed_precondition", text).with_hint(hint));
         if self.must_be_new && now.is_some() {
-            return refused("it exists already, and If-None-Match: * changes nothing that exists", "send If-Match to change it");
+            return Err(Self::exists_already());
         }
         let Some(tags) = &self.tags else { return Ok(()) };
         if now.is_some_and(|now| tags.iter().any(|tag| tag == "*" || *tag == now.0)) {
@@ -95,10 +94,23 @@ impl IfMatch {
         Err(Self::changed_meanwhile())
     }
 
-    /// The refusal of a change of something else than the client has read.
-    pub(crate) fn changed_meanwhile() -> Problem {
+    /// The answer to a change for which the quorum compared what this needs: somebody else may have been faster.
+    pub(crate) fn made<T>(&self, answer: Result<T, Status>) -> Result<T, Problem> {
+        answer.map_err(|refused| match refused.code() {
+            Code::Aborted => Self::changed_meanwhile(),
+            Code::AlreadyExists if self.must_be_new => Self::exists_already(),
+            _ => refused.into(),
+        })
+    }
+
+    fn changed_meanwhile() -> Problem {
         let text = "it has changed since it was read: none of the tags in If-Match is its tag now";
         Problem::new(StatusCode::PRECONDITION_FAILED, "failed_precondition", text).with_hint("read it again and repeat the change")
+    }
+
+    fn exists_already() -> Problem {
+        let text = "it exists already, and If-None-Match: * changes nothing that exists";
+        Problem::new(StatusCode::PRECONDITION_FAILED, "failed_precondition", text).with_hint("send If-Match to change it")
     }
 }
 
@@ -122,5 +134,15 @@ mod tests {
             assert_eq!(refused.unwrap_err().into_response().status(), StatusCode::PRECONDITION_FAILED);
         }
         assert_eq!(tag.clone().on(&()).headers()[ETAG], tag.0);
+    }
+
+    #[test]
+    fn who_was_slower_is_refused_like_who_read_something_else() {
+        let status = |needed: &IfMatch, refused: Status| needed.made::<()>(Err(refused)).unwrap_err().into_response().status();
+        let (any, new) = (IfMatch::default(), IfMatch { must_be_new: true, ..IfMatch::default() });
+        assert_eq!(status(&any, Status::aborted("version 3")), StatusCode::PRECONDITION_FAILED);
+        assert_eq!(status(&new, Status::already_exists("x")), StatusCode::PRECONDITION_FAILED);
+        assert_eq!(status(&any, Status::already_exists("x")), StatusCode::CONFLICT);
+        assert_eq!(any.made(Ok(7)), Ok(7));
     }
 }

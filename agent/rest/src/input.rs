@@ -98,12 +98,6 @@ pub(crate) fn list(text: Option<&str>) -> Vec<String> {
     parts.filter(|part| !part.is_empty()).map(str::to_owned).collect()
 }
 
-/// The numbers of a list such as `12,14`.
-pub(crate) fn numbers(parameter: &str, text: Option<&str>) -> Result<Vec<u64>, Problem> {
-    let wrong = |part: &str| Problem::invalid(format!("{parameter}: {part:?} is no number")).with_hint("write NUMBER,NUMBER");
-    list(text).iter().map(|part| part.parse().map_err(|_| wrong(part))).collect()
-}
-
 /// The pairs of a list such as `a=1,b=2`.
 pub(crate) fn pairs<C: FromIterator<(String, String)>>(parameter: &str, text: Option<&str>) -> Result<C, Problem> {
     let wrong = |part: &str| Problem::invalid(format!("{parameter}: {part:?} is not a pair")).with_hint("write NAME=VALUE");
@@ -123,8 +117,6 @@ mod tests {
     fn lists_have_commas_and_pairs_have_names() {
         assert_eq!(list(Some("Running, Pending,")), ["Running", "Pending"]);
         assert!(list(None).is_empty());
-        assert_eq!(numbers("job", Some("12, 14")).unwrap(), [12, 14]);
-        assert!(numbers("job", Some("12_1")).is_err());
         let tags: BTreeMap<_, _> = pairs("tag", Some("a=1,b==")).unwrap();
         assert_eq!(tags, [("a", "1"), ("b", "=")].map(|(name, value)| (name.to_owned(), value.to_owned())).into());
         assert!(pairs::<BTreeMap<_, _>>("tag", Some("a")).is_err());

@@ -370,6 +370,7 @@ impl Api {
             max_nodes: quota_change(asked.max_nodes),
             max_concurrent_allocations: quota_change(asked.max_concurrent_allocations),
             soft,
+            expected_version: asked.expected_version,
         };
         self.done(&operator.asks(Action::SetTenant { change, by })).await?;
         Ok(Response::new(v1::TenantResponse {}))
@@ -432,6 +433,7 @@ fn tenant_to_proto(status: TenantStatus) -> v1::Tenant {
         gpu_hours_budget: tenant.gpu_hours_budget,
         node_hours_budget: tenant.node_hours_budget,
         class_max: tenant.class_max.map(u32::from),
+        version: tenant.revision.0,
     }
 }
 

@@ -123,6 +123,14 @@ pub enum Authentication {
 }
 
 impl Authentication {
+    /// The token of the cluster that proved it; `None`: something else did.
+    pub(super) fn token(&self) -> Option<TokenId> {
+        match self {
+            Self::Token { id, .. } => Some(*id),
+            Self::Oidc { .. } | Self::Certificate { .. } => None,
+        }
+    }
+
     /// What the caller presented, for people.
     pub(super) fn noun(&self) -> &'static str {
         match self {

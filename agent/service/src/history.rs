@@ -9,6 +9,7 @@ use super::Api;
 use super::api::{QUORUM_TIMEOUT, Streamed};
 use super::caller::Caller;
 use super::refusal::{status, unexpected};
+use super::tasks::{EndedTask, ended_task};
 use lattice_accounting::SinkStatus;
 use lattice_api::v1;
 use lattice_api::v1::accounting_service_server::AccountingService;
@@ -31,6 +32,8 @@ const PAGES_QUEUE_LEN: usize = 2;
 /// How many tags a question may have, and how long a name may be, in bytes.
 const TAGS_MAX: usize = 16;
 const NAME_BYTES_MAX: usize = 1024;
+/// How many single tasks a question may name: the quorum is asked about each.
+const TASKS_MAX: usize = 16;
 
 #[tonic::async_trait]
 impl AccountingService for Api {
@@ -46,9 +49,15 @@ impl AccountingService for Api {
             shows(&visible(&roles, &caller.method, Some(&user)), &asked, &user)?
         };
         let kind = if asked.sum { HistoryKind::Sums } else { HistoryKind::NewestFirst };
-        let page = self.ended_page(user.uid, question(asked, visible, kind)?).await?;
+        let tasks = asked.tasks.clone();
+        let query = question(asked, visible, kind)?;
+        let mut work = if query.after.is_none() { self.ended_tasks(user.uid, &query, &tasks).await? } else { Vec::new() };
+        let names_tasks_alone = !tasks.is_empty() && query.jobs.is_empty();
+        let page = if names_tasks_alone { HistoryPage::default() } else { self.ended_page(user.uid, query).await? };
+        let page = page_to_proto(page);
+        work.extend(page.work);
         let behind = self.ends().await?.waiting;
-        Ok(Response::new(v1::HistoryResponse { behind, ..page_to_proto(page) }))
+        Ok(Response::new(v1::HistoryResponse { behind, work, ..page }))
     }
 
     type ExportStream = Streamed<v1::HistoryResponse>;
@@ -147,6 +156,23 @@ impl Api {
         stores::page(&self.context, &node, address, query)
             .await
             .map_err(|error| Status::unavailable(format!("the store of ended work, at node {node}: {error}")))
+    }
+
+    /// The records of single tasks: each is that of its group with what the quorum knows of the task. A group that the
+    /// store does not have, or whose record the query does not select, has none.
+    async fn ended_tasks(&self, uid: u32, query: &HistoryQuery, tasks: &[v1::TaskOfJob]) -> Result<Vec<v1::HistoryRecord>, Status> {
+        let mut records = Vec::new();
+        for v1::TaskOfJob { job, index } in tasks {
+            // The states are those of the tasks.
+            let of_group = HistoryQuery { jobs: vec![*job], states: Vec::new(), limit: 1, ..query.clone() };
+            let Some(group) = self.ended_page(uid, of_group).await?.work.into_iter().next() else { continue };
+            let Some(task) = ended_task(self, group.allocation, *index).await? else { return Err(task_forgotten(*job, *index)) };
+            let record = of_task(work_to_proto(group), *index, task);
+            if query.states.is_empty() || query.states.iter().any(|state| state.to_string() == record.state) {
+                records.push(record);
+            }
+        }
+        Ok(records)
     }
 
     async fn accounting_status(&self) -> Result<v1::AccountingStatusResponse, Status> {
@@ -255,6 +281,13 @@ fn question(asked: v1::HistoryRequest, visible: Visible, kind: HistoryKind) -> R
     if asked.jobs.len() > JOBS_MAX {
         return Err(Status::invalid_argument(format!("a question has at most {JOBS_MAX} job numbers: ask several times")));
     }
+    if asked.tasks.len() > TASKS_MAX {
+        return Err(Status::invalid_argument(format!("a question has at most {TASKS_MAX} single tasks: ask several times")));
+    }
+    if !asked.tasks.is_empty() && kind != HistoryKind::NewestFirst {
+        let text = "single tasks have no sums and are in no export";
+        return Err(Status::invalid_argument(format!("{text}\nhint: name the whole job: its use is in the records of its lanes")));
+    }
     let states = asked.states.iter().map(|name| state(name)).collect::<Result<Vec<_>, _>>()?;
     let after = match asked.page_token.as_str() {
         "" => None,
@@ -303,6 +336,7 @@ fn work_to_proto(work: EndedWork) -> v1::HistoryRecord {
         sequence: work.sequence,
         id: work.allocation.to_string(),
         job: work.job,
+        task: None,
         name: work.name,
         user: work.user,
         uid: work.uid,
@@ -326,6 +360,36 @@ fn work_to_proto(work: EndedWork) -> v1::HistoryRecord {
         core_ms: work.core_ms,
         part_of: work.part_of.map(|id| id.to_string()).unwrap_or_default(),
     }
+}
+
+/// The record of one task, of that of its group.
+fn of_task(group: v1::HistoryRecord, index: u32, task: EndedTask) -> v1::HistoryRecord {
+    let EndedTask { range, ordinal, node_count } = task;
+    v1::HistoryRecord {
+        task: Some(index),
+        id: format!("{}[{index}]", group.id),
+        job: group.job + u64::from(ordinal),
+        state: range.state,
+        reason: range.reason,
+        exit_code: range.exit_code,
+        // The head node of the lane that ran it last.
+        nodes: range.nodes.into_iter().next_back().unwrap_or_default(),
+        node_count,
+        claimed_at_ms: 0,
+        started_at_ms: 0,
+        ended_at_ms: 0,
+        requeue_count: range.restarts,
+        preempted_count: 0,
+        node_ms: 0,
+        gpu_ms: 0,
+        core_ms: 0,
+        ..group
+    }
+}
+
+fn task_forgotten(job: u64, index: u32) -> Status {
+    let text = format!("how task {index} of job {job} ended is not known any more: the store has the record of the whole job");
+    Status::not_found(format!("{text}\nhint: `lattice history --job {job}` shows that"))
 }
 
 fn sum_to_proto(UseSum { user, tenant, project, count, used, core_ms }: UseSum) -> v1::UseSum {
@@ -416,6 +480,7 @@ mod tests {
             (v1::HistoryRequest { page_token: "s.61.61.61".into(), ..Default::default() }, "page_token: "),
             (asks(&"x".repeat(2000), ""), "at most 1024 bytes"),
             (v1::HistoryRequest { jobs: vec![1; 1001], ..Default::default() }, "at most 1000 job numbers"),
+            (v1::HistoryRequest { tasks: vec![v1::TaskOfJob::default(); 17], ..Default::default() }, "at most 16 single tasks"),
         ];
         for (request, piece) in wrong {
             let refused = asked(request).unwrap_err();
@@ -425,5 +490,29 @@ mod tests {
         assert_eq!((plain.states, plain.limit, plain.until), (vec![AllocationState::Failed], 100, Timestamp(u64::MAX)));
         assert_eq!(plain.after, Some(HistoryCursor::Work { ended_at: Timestamp(9), sequence: 3 }));
         assert_eq!(asked(v1::HistoryRequest { limit: 9999, ..Default::default() }).unwrap().limit, 1000);
+        let of_task = v1::HistoryRequest { tasks: vec![v1::TaskOfJob { job: 42, index: 7 }], ..Default::default() };
+        assert!(asked(of_task.clone()).is_ok());
+        let refused = question(of_task, Visible::All, HistoryKind::Sums).unwrap_err();
+        assert!(refused.message().starts_with("single tasks have no sums"), "{refused}");
+    }
+
+    #[test]
+    fn the_record_of_a_task_is_that_of_its_group_with_its_own_end() {
+        let group = v1::HistoryRecord {
+            id: "1f0c".into(),
+            job: 42,
+            name: "sweep".into(),
+            state: "Failed".into(),
+            submitted_at_ms: 5,
+            ended_at_ms: 9,
+            node_ms: 7,
+            ..Default::default()
+        };
+        let nodes = vec!["n1".to_owned(), "n2".to_owned()];
+        let range = v1::TaskRange { state: "Completed".into(), exit_code: Some(0), nodes, restarts: 1, ..Default::default() };
+        let record = of_task(group, 30, EndedTask { range, ordinal: 3, node_count: 1 });
+        assert_eq!((record.id.as_str(), record.job, record.task, record.name.as_str()), ("1f0c[30]", 45, Some(30), "sweep"));
+        assert_eq!((record.state.as_str(), record.exit_code, record.nodes.as_str()), ("Completed", Some(0), "n2"));
+        assert_eq!((record.submitted_at_ms, record.ended_at_ms, record.node_ms, record.requeue_count), (5, 0, 0, 1));
     }
 }

@@ -58,7 +58,7 @@ pub(super) fn status(error: &CallError) -> Status {
                 | Refusal::SessionExists { .. } => Status::already_exists(text),
                 Refusal::Unavailable { .. } | Refusal::DiskFull { .. } => Status::unavailable(text),
                 Refusal::AuditBroken { .. } => Status::data_loss(text),
-                Refusal::Update { why: UpdateRefusal::OtherVersion { .. }, .. } => Status::aborted(text),
+                Refusal::OtherVersion { .. } | Refusal::Update { why: UpdateRefusal::OtherVersion { .. }, .. } => Status::aborted(text),
                 _ => Status::failed_precondition(text),
             }
         }

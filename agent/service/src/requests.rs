@@ -6,6 +6,7 @@ use super::denials::Denials;
 use super::network_callers::{Admitted, Expiring, NetworkCallers};
 use lattice_agent_common::clock;
 use lattice_model::access::rule;
+use lattice_quorum_client::with_token;
 use lattice_telemetry::catalogue::serving as family;
 use lattice_telemetry::histogram::Histogram;
 use lattice_telemetry::holding::Holding;
@@ -195,11 +196,12 @@ where
         request.extensions_mut().insert(Method(method.clone()));
         let peer = request.extensions().get::<Peer>().cloned();
         let (began, edge, kind) = (Instant::now(), self.edge.clone(), kind_of(&method));
+        let token = peer.as_ref().and_then(Peer::network).and_then(|peer| peer.authentication.token());
         let admitted = edge.admit(peer.as_ref().and_then(Peer::network), &method, kind.is_some());
         let called = admitted.map(|admitted| (self.service.call(request), admitted));
         Box::pin(async move {
             let (answer, admitted) = match called {
-                Ok((answer, admitted)) => (answer.await?, admitted),
+                Ok((answer, admitted)) => (with_token(token, answer).await?, admitted),
                 Err(refused) => (refused.into_http(), None),
             };
             // An immediate refusal is in the headers; otherwise a stream that begins counts as a

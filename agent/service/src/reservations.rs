@@ -1,13 +1,16 @@
 //! `ReservationService`: nodes that operators set aside for a time.
 
 use super::Api;
+use super::accounts::ACCOUNTS;
 use super::api::QUORUM_TIMEOUT;
 use super::refusal::{status, unexpected};
+use super::roles::{number, subject_name};
 use lattice_api::v1;
 use lattice_api::v1::reservation_service_server::ReservationService;
 use lattice_api::v1::set_reservation_request::Names;
 use lattice_ledger::{Action, ReservationChange};
 use lattice_membership::cluster::Cluster;
+use lattice_model::reservation::SUBJECTS_MAX;
 use lattice_model::{NodeId, Reservation, Timestamp, hostlist};
 use lattice_quorum_client::wire::{Answer, Request as Ask};
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,7 +44,7 @@ fn shown(reservation: Reservation, work: WorkCount, viewer: Option<&str>, now: T
         (false, true) => "Open",
         (false, false) => "Pending",
     };
-    let Reservation { name, nodes, start, end, tenants, users, maintenance, comment, created_by, created_at, revision: _ } = reservation;
+    let Reservation { name, nodes, start, end, tenants, users, maintenance, comment, created_by, created_at, revision } = reservation;
     let sees = |account: &str| viewer.is_none_or(|viewer| viewer == account);
     v1::Reservation {
         name,
@@ -50,7 +53,7 @@ fn shown(reservation: Reservation, work: WorkCount, viewer: Option<&str>, now: T
         start_ms: start.0,
         end_ms: end.0,
         tenants: tenants.into_iter().collect(),
-        users: users.into_iter().filter(|user| sees(user)).collect(),
+        users: users.into_keys().filter(|user| sees(user)).collect(),
         maintenance,
         comment,
         created_by: if sees(&created_by) { created_by } else { String::new() },
@@ -58,27 +61,59 @@ fn shown(reservation: Reservation, work: WorkCount, viewer: Option<&str>, now: T
         state: state.to_owned(),
         waiting: work.waiting,
         running: work.running,
+        version: revision.0,
     }
 }
 
-/// The change that a request asks for.
-fn change(request: v1::SetReservationRequest, create: bool) -> Result<ReservationChange, Status> {
-    let v1::SetReservationRequest { name, nodes, start_ms, end_ms, tenants, users, maintenance, comment } = request;
+/// The accounts of these names, by name, as this machine knows them: like roles, a reservation is for an account with its
+/// number, and not for a namesake on a machine with other numbers. `me`: this node.
+async fn numbered(users: Option<&Names>, me: &NodeId) -> Result<Option<BTreeMap<String, u32>>, Status> {
+    let Some(Names { names }) = users else { return Ok(None) };
+    if names.len() > SUBJECTS_MAX {
+        return Err(Status::invalid_argument(format!("a reservation is for at most {SUBJECTS_MAX} users")));
+    }
+    let mut numbered = BTreeMap::new();
+    for name in names {
+        let subject = ACCOUNTS.subject(&subject_name(&format!("user:{name}"))?, me).await?;
+        numbered.insert(name.clone(), number(&subject));
+    }
+    Ok(Some(numbered))
+}
+
+/// The change that a request asks for. `users`: [`numbered`].
+fn change(request: v1::SetReservationRequest, users: Option<BTreeMap<String, u32>>, create: bool) -> Result<ReservationChange, Status> {
+    let v1::SetReservationRequest { name, nodes, start_ms, end_ms, tenants, users: _, maintenance, comment, expected_version } = request;
     let read = |text: String| -> Result<BTreeSet<NodeId>, Status> {
         hostlist::expand(&text).map_err(|error| Status::invalid_argument(format!("nodes: {error}")))
     };
-    let names = |given: Option<Names>| given.map(|given| given.names.into_iter().collect::<BTreeSet<String>>());
     Ok(ReservationChange {
         name,
         create,
         nodes: nodes.map(read).transpose()?,
         start: start_ms.map(Timestamp),
         end: end_ms.map(Timestamp),
-        tenants: names(tenants),
-        users: names(users),
+        tenants: tenants.map(|given| given.names.into_iter().collect()),
+        users,
         maintenance,
         comment,
+        expected_version,
     })
+}
+
+impl Api {
+    async fn set_reservation(
+        &self,
+        request: Request<v1::SetReservationRequest>,
+        create: bool,
+    ) -> Result<Response<v1::ReservationResponse>, Status> {
+        let operator = self.operator(&request).await?;
+        let by = operator.name.clone();
+        let request = request.into_inner();
+        let users = numbered(request.users.as_ref(), &self.context.setup.me).await?;
+        let change = change(request, users, create)?;
+        self.done(&operator.asks(Action::SetReservation { change, by })).await?;
+        Ok(Response::new(v1::ReservationResponse {}))
+    }
 }
 
 #[tonic::async_trait]
@@ -103,19 +138,11 @@ impl ReservationService for Api {
     }
 
     async fn create(&self, request: Request<v1::SetReservationRequest>) -> Result<Response<v1::ReservationResponse>, Status> {
-        let operator = self.operator(&request).await?;
-        let by = operator.name.clone();
-        let change = change(request.into_inner(), true)?;
-        self.done(&operator.asks(Action::SetReservation { change, by })).await?;
-        Ok(Response::new(v1::ReservationResponse {}))
+        self.set_reservation(request, true).await
     }
 
     async fn update(&self, request: Request<v1::SetReservationRequest>) -> Result<Response<v1::ReservationResponse>, Status> {
-        let operator = self.operator(&request).await?;
-        let by = operator.name.clone();
-        let change = change(request.into_inner(), false)?;
-        self.done(&operator.asks(Action::SetReservation { change, by })).await?;
-        Ok(Response::new(v1::ReservationResponse {}))
+        self.set_reservation(request, false).await
     }
 
     async fn delete(&self, request: Request<v1::DeleteReservationRequest>) -> Result<Response<v1::DeleteReservationResponse>, Status> {
@@ -135,7 +162,7 @@ mod tests {
     #[test]
     fn a_request_changes_what_it_has_and_nothing_else() {
         let name = || "course".to_owned();
-        let nothing = change(v1::SetReservationRequest { name: name(), ..Default::default() }, false).unwrap();
+        let nothing = change(v1::SetReservationRequest { name: name(), ..Default::default() }, None, false).unwrap();
         assert_eq!(nothing, ReservationChange { name: name(), ..ReservationChange::default() });
         let some = v1::SetReservationRequest {
             name: name(),
@@ -143,10 +170,24 @@ mod tests {
             users: Some(Names { names: vec!["anna".into()] }),
             ..Default::default()
         };
-        let some = change(some, true).unwrap();
+        let some = change(some, Some([("anna".to_owned(), 7)].into()), true).unwrap();
         assert_eq!((some.nodes.map(|nodes| nodes.len()), some.users.map(|users| users.len()), some.create), (Some(2), Some(1), true));
         let bad = v1::SetReservationRequest { name: name(), nodes: Some("n[1-".into()), ..Default::default() };
-        assert!(change(bad, true).unwrap_err().message().starts_with("nodes: "));
+        assert!(change(bad, None, true).unwrap_err().message().starts_with("nodes: "));
+    }
+
+    #[tokio::test]
+    async fn users_are_accounts_of_this_machine_with_their_numbers() {
+        let of = async |names: &[&str]| {
+            let names = Names { names: names.iter().map(|name| (*name).to_owned()).collect() };
+            numbered(Some(&names), &"n1".parse().unwrap()).await.map_err(|status| (status.code(), status.message().to_owned()))
+        };
+        assert_eq!(of(&["root"]).await, Ok(Some([("root".to_owned(), 0)].into())));
+        assert_eq!(numbered(None, &"n1".parse().unwrap()).await.unwrap(), None, "they stay as they are");
+        let (code, text) = of(&["root", "no-such-name-here"]).await.unwrap_err();
+        assert!(code == tonic::Code::NotFound && text.starts_with("no account no-such-name-here is known on n1"), "{text}");
+        assert_eq!(of(&[""]).await.unwrap_err().0, tonic::Code::InvalidArgument);
+        assert_eq!(of(&["root"; SUBJECTS_MAX + 1]).await.unwrap_err().0, tonic::Code::InvalidArgument);
     }
 
     #[test]
@@ -157,7 +198,7 @@ mod tests {
             start: Timestamp(1000),
             end: Timestamp(2000),
             tenants: ["physics".to_owned()].into(),
-            users: ["anna".to_owned(), "bob".to_owned()].into(),
+            users: [("anna".to_owned(), 1), ("bob".to_owned(), 2)].into(),
             maintenance: false,
             comment: String::new(),
             created_by: "olga".into(),

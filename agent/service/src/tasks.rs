@@ -16,7 +16,8 @@ use lattice_api::spec::task_indices;
 use lattice_api::v1;
 use lattice_ledger::{Action, LanesObstacle, TASK_RANGES_MAX, TaskStates, WhichTasks};
 use lattice_model::{Allocation, AllocationId, AllocationSpec, AllocationState, LaneOf, Principal, TaskGroup, TaskIndices, TaskSet};
-use lattice_quorum_client::wire::{Answer, Request as Ask};
+use lattice_quorum_client::CallError;
+use lattice_quorum_client::wire::{Answer, Refusal, Request as Ask};
 use tonic::{Request, Status};
 
 /// How many ranges an answer has if the caller does not say.
@@ -150,6 +151,29 @@ pub(super) async fn states(api: &Api, group: AllocationId, which: WhichTasks, st
         (Answer::Tasks(states), _) => Ok(*states),
         (other, _) => Err(unexpected(&other)),
     }
+}
+
+/// A task of a group that has ended.
+pub(super) struct EndedTask {
+    pub range: v1::TaskRange,
+    /// Its place among the tasks of the group, from 0.
+    pub ordinal: u32,
+    /// The nodes that it had.
+    pub node_count: u32,
+}
+
+/// How this task ended; `None`: the quorum has forgotten the group.
+pub(super) async fn ended_task(api: &Api, group: AllocationId, index: u32) -> Result<Option<EndedTask>, Status> {
+    let group = match api.quorum.call(&Ask::GetAllocation { key: group.to_string() }, QUORUM_TIMEOUT).await {
+        Ok(Answer::Allocation(allocation)) => *allocation,
+        Ok(other) => return Err(unexpected(&other)),
+        Err(CallError::Refused(Refusal::NoSuchAllocation { .. })) => return Ok(None),
+        Err(error) => return Err(status(&error)),
+    };
+    let ordinal = ordinal(&group, index)?;
+    let states = states(api, group.id, WhichTasks::One(ordinal), false).await?;
+    let range = ranges::of_one(index, state(&states, index, ordinal)?, &states);
+    Ok(Some(EndedTask { range, ordinal, node_count: group.spec.nodes }))
 }
 
 /// Refuses a group of another user: what is submitted is the caller's, who would get the tasks.

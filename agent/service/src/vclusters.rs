@@ -83,6 +83,7 @@ impl VClusterService for Api {
             cycle_interval_ms: v.vcluster.cycle_interval_ms.into(),
             borrows: v.vcluster.borrows,
             lend_ms: v.vcluster.lend_ms.unwrap_or_default(),
+            version: v.vcluster.revision.0,
         });
         Ok(Response::new(v1::ListVClustersResponse { vclusters: vclusters.collect() }))
     }
@@ -139,10 +140,11 @@ impl VClusterService for Api {
     async fn set_config(&self, request: Request<v1::SetVClusterRequest>) -> Result<Response<v1::VClusterResponse>, Status> {
         let operator = self.operator(&request).await?;
         let by = operator.name.clone();
-        let v1::SetVClusterRequest { name, tenant, nodes, cycle_interval_ms, borrows, lend_ms } = request.into_inner();
+        let v1::SetVClusterRequest { name, tenant, nodes, cycle_interval_ms, borrows, lend_ms, expected_version } = request.into_inner();
         let nodes = nodes.map(|set| set.nodes.iter().map(|n| node_id(n)).collect::<Result<_, _>>()).transpose()?;
         let cycle_interval_ms = cycle_interval_ms.map(interval_ms);
-        let change = VClusterChange { name, tenant, nodes, cycle_interval_ms, borrows, lend_ms, ..VClusterChange::default() };
+        let change =
+            VClusterChange { name, tenant, nodes, cycle_interval_ms, borrows, lend_ms, expected_version, ..VClusterChange::default() };
         self.done(&operator.asks(Action::SetVCluster { change, by })).await?;
         Ok(Response::new(v1::VClusterResponse {}))
     }
@@ -150,9 +152,9 @@ impl VClusterService for Api {
     async fn set_weights(&self, request: Request<v1::SetWeightsRequest>) -> Result<Response<v1::VClusterResponse>, Status> {
         let operator = self.operator(&request).await?;
         let by = operator.name.clone();
-        let v1::SetWeightsRequest { name, profile, weights } = request.into_inner();
+        let v1::SetWeightsRequest { name, profile, weights, expected_version } = request.into_inner();
         let weights = weights_change(&profile, &weights).map_err(Status::invalid_argument)?;
-        let change = VClusterChange { name, weights, ..VClusterChange::default() };
+        let change = VClusterChange { name, weights, expected_version, ..VClusterChange::default() };
         self.done(&operator.asks(Action::SetVCluster { change, by })).await?;
         Ok(Response::new(v1::VClusterResponse {}))
     }

@@ -13,6 +13,9 @@ pub struct AuditRecordJson {
     revision: u64,
     at: u64,
     actor: String,
+    /// The id of the token of the cluster with which it was requested over the network. Absent: there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<String>,
     action: String,
     allocation: Option<String>,
     /// Absent: not known.
@@ -31,6 +34,7 @@ impl From<&AuditRecord> for AuditRecordJson {
             revision: record.revision.0,
             at: record.at.0,
             actor: record.actor.clone(),
+            token: record.token.clone(),
             action: record.action.name().to_owned(),
             allocation: record.allocation.map(|id| id.to_string()),
             owner: record.owner.clone(),
@@ -55,6 +59,7 @@ mod tests {
             revision: Revision(7),
             at: Timestamp(1_772_704_812_034),
             actor: "root".into(),
+            token: None,
             action: AuditAction::AttachStarted,
             allocation: Some(AllocationId(uuid::Uuid::from_u128(1))),
             owner: None,
@@ -65,7 +70,8 @@ mod tests {
         };
         let json = serde_json::to_string(&AuditRecordJson::from(&record)).unwrap();
         assert_eq!(json, serde_json::to_string(&record).unwrap());
-        let owned = AuditRecord { owner: Some("alice".into()), allocation: None, node: None, ..record };
+        let owned =
+            AuditRecord { owner: Some("alice".into()), token: Some("00000000000000ab".into()), allocation: None, node: None, ..record };
         assert_eq!(serde_json::to_string(&AuditRecordJson::from(&owned)).unwrap(), serde_json::to_string(&owned).unwrap());
     }
 }

@@ -30,6 +30,9 @@ pub struct HistoryRecordJson {
     id: String,
     /// Its job number. Null: of a lane or a replica.
     job: Option<u64>,
+    /// The index of the task of a task group, if it was asked for. Absent: this is of the whole allocation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task: Option<u32>,
     name: String,
     user: String,
     uid: u32,
@@ -49,10 +52,10 @@ pub struct HistoryRecordJson {
     ended_at: Option<String>,
     requeue_count: u32,
     preempted_count: u32,
-    /// Of all its attempts.
-    node_hours: f64,
-    gpu_hours: f64,
-    core_hours: f64,
+    /// Of all its attempts. Null: of a single task, of which the store has no use and no times.
+    node_hours: Option<f64>,
+    gpu_hours: Option<f64>,
+    core_hours: Option<f64>,
     /// The task group, DAG or service that it is part of.
     part_of: Option<String>,
 }
@@ -119,6 +122,11 @@ fn hours(ms: u64) -> f64 {
     ms as f64 / HOUR_MS as f64
 }
 
+/// `None`: it is a single task.
+fn of_job(work: &v1::HistoryRecord, ms: u64) -> Option<f64> {
+    work.task.is_none().then(|| hours(ms))
+}
+
 impl From<&v1::UseSum> for UseSumJson {
     fn from(sum: &v1::UseSum) -> Self {
         Self {
@@ -139,6 +147,7 @@ impl From<&v1::HistoryResponse> for HistoryJson {
             sequence: work.sequence,
             id: work.id.clone(),
             job: (work.job > 0).then_some(work.job),
+            task: work.task,
             name: work.name.clone(),
             user: work.user.clone(),
             uid: work.uid,
@@ -157,9 +166,9 @@ impl From<&v1::HistoryResponse> for HistoryJson {
             ended_at: time(work.ended_at_ms),
             requeue_count: work.requeue_count,
             preempted_count: work.preempted_count,
-            node_hours: hours(work.node_ms),
-            gpu_hours: hours(work.gpu_ms),
-            core_hours: hours(work.core_ms),
+            node_hours: of_job(work, work.node_ms),
+            gpu_hours: of_job(work, work.gpu_ms),
+            core_hours: of_job(work, work.core_ms),
             part_of: text(&work.part_of),
         });
         Self {
@@ -204,6 +213,16 @@ impl From<&v1::AccountingSink> for AccountingSinkJson {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_single_task_has_no_hours_instead_of_none_used() {
+        let whole = v1::HistoryRecord { id: "1f".into(), job: 12, node_ms: HOUR_MS, ..Default::default() };
+        let task = v1::HistoryRecord { id: "1f[7]".into(), job: 19, task: Some(7), node_ms: 0, ..whole.clone() };
+        let page = v1::HistoryResponse { work: vec![whole, task], ..Default::default() };
+        let json = serde_json::to_value(HistoryJson::from(&page)).unwrap();
+        assert_eq!((json["work"][0]["node_hours"].as_f64(), json["work"][0].get("task")), (Some(1.0), None));
+        assert_eq!((&json["work"][1]["node_hours"], &json["work"][1]["task"]), (&serde_json::Value::Null, &7.into()));
+    }
 
     #[test]
     fn sums_are_in_hours() {

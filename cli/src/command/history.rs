@@ -10,6 +10,7 @@ use lattice_cli_session::shown::{filled, short};
 use lattice_cli_session::table::{Fit, Table};
 use lattice_cli_syntax::UsageError;
 use lattice_cli_syntax::args::history::{History, HistoryFilter};
+use lattice_cli_syntax::tasks::JobOrTask;
 use lattice_cli_syntax::time::parse_past;
 use lattice_model::Timestamp;
 use lattice_model::history::PAGE_LEN_MAX;
@@ -61,6 +62,7 @@ pub async fn run(session: &Session, args: History) -> Result<(), Failure> {
 /// The filter as a message.
 pub(super) fn message(filter: HistoryFilter, now: Timestamp) -> Result<v1::HistoryRequest, UsageError> {
     let HistoryFilter { since, until, user, tenant, project, vcluster, state, name, job, tags } = filter;
+    let (jobs, tasks) = JobOrTask::divided(&job);
     Ok(v1::HistoryRequest {
         user: user.unwrap_or_default(),
         tenant: tenant.unwrap_or_default(),
@@ -68,7 +70,8 @@ pub(super) fn message(filter: HistoryFilter, now: Timestamp) -> Result<v1::Histo
         vcluster: vcluster.unwrap_or_default(),
         name: name.unwrap_or_default(),
         states: state.iter().map(ToString::to_string).collect(),
-        jobs: job,
+        jobs,
+        tasks,
         tags: tags.into_iter().collect(),
         from_ms: since.map(|since| parse_past("--since", &since, now)).transpose()?.unwrap_or_default(),
         until_ms: until.map(|until| parse_past("--until", &until, now)).transpose()?.unwrap_or_default(),
@@ -80,8 +83,10 @@ fn table(work: &[v1::HistoryRecord], size: TableSize) -> String {
     let mut table =
         Table::new(&["ID", "JOB", "NAME", "USER", "TENANT", "STATE", "EXIT", "NODES", "NODE-HOURS", "GPU-HOURS", "ENDED (UTC)"]);
     for work in work {
+        // The store has no use and no times of single tasks.
+        let of_job = |text: String| if work.task.is_some() { String::new() } else { text };
         table.row(vec![
-            short(&work.id).to_owned(),
+            work.task.map_or_else(|| short(&work.id).to_owned(), |index| format!("{}[{index}]", short(&work.id))),
             if work.job > 0 { work.job.to_string() } else { String::new() },
             work.name.clone(),
             work.user.clone(),
@@ -89,9 +94,9 @@ fn table(work: &[v1::HistoryRecord], size: TableSize) -> String {
             work.state.clone(),
             work.exit_code.map(|code| code.to_string()).unwrap_or_default(),
             work.node_count.to_string(),
-            hours_text(work.node_ms),
+            of_job(hours_text(work.node_ms)),
             if work.gpu_ms == 0 { String::new() } else { hours_text(work.gpu_ms) },
-            minute(work.ended_at_ms),
+            of_job(minute(work.ended_at_ms)),
         ]);
     }
     table.on_screen(&["JOB", "NAME", "TENANT", "EXIT", "GPU-HOURS"], &FIT, size)
@@ -151,6 +156,21 @@ ID        JOB  NAME  USER  TENANT   STATE      EXIT  NODES  NODE-HOURS  ENDED (U
 ";
         let wide = TableSize { width: Width::Terse, columns: None };
         assert_eq!(table(&[record("a", 0)], wide), want);
+        let task = v1::HistoryRecord {
+            id: "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88[7]".into(),
+            job: 19,
+            task: Some(7),
+            exit_code: Some(1),
+            node_count: 1,
+            node_ms: 0,
+            ended_at_ms: 0,
+            ..record("a", 0)
+        };
+        let shown = table(&[task], wide);
+        assert_eq!(
+            shown.lines().nth(1).unwrap().trim_end(),
+            "1f0c9a4e[7]  19   a     ada   physics  Completed  1     1      —           —"
+        );
         let narrow = table(&[record(&"x".repeat(128), HOUR_MS)], size);
         assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
         assert!(narrow.contains("2026-03-05 10:00") && narrow.contains("90.00"), "{narrow}");
@@ -174,14 +194,14 @@ ID        JOB  NAME  USER  TENANT   STATE      EXIT  NODES  NODE-HOURS  ENDED (U
             vcluster: None,
             state: vec![lattice_model::AllocationState::Failed],
             name: None,
-            job: vec![12],
+            job: vec![JobOrTask { job: 12, task: None }, JobOrTask { job: 42, task: Some(7) }],
             tags: vec![("run".to_owned(), "4".to_owned())],
         };
         let now = Timestamp(1_772_704_812_034);
         let asked = message(filter("7d"), now).unwrap();
         assert_eq!((asked.from_ms, asked.until_ms), (now.0 - 7 * 86_400_000, 1_772_668_800_000));
         assert_eq!((asked.tenant.as_str(), asked.states, asked.tags.len()), ("physics", vec!["Failed".to_owned()], 1));
-        assert_eq!(asked.jobs, [12]);
+        assert_eq!((asked.jobs, asked.tasks), (vec![12], vec![v1::TaskOfJob { job: 42, index: 7 }]));
         assert!(message(filter("soon"), now).unwrap_err().to_string().starts_with("--since: "));
     }
 }

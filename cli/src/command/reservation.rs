@@ -78,6 +78,7 @@ fn creation(args: CreateReservation) -> Result<v1::SetReservationRequest, Failur
         users: names(users),
         maintenance: Some(maintenance),
         comment: args.comment,
+        expected_version: None,
     })
 }
 
@@ -106,6 +107,7 @@ async fn update(client: &Client, args: UpdateReservation) -> Result<v1::SetReser
         users: replaced(users),
         maintenance: (maintenance || has_subjects).then_some(maintenance),
         comment: args.comment,
+        expected_version: None,
     })
 }
 

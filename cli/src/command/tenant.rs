@@ -76,6 +76,7 @@ fn request(args: SetTenant) -> v1::TenantRequest {
         gpu_hours_budget: hours(args.gpu_hours_budget),
         node_hours_budget: hours(args.node_hours_budget),
         class_max: change(args.class_max),
+        expected_version: None,
     }
 }
 

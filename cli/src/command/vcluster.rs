@@ -76,6 +76,7 @@ pub async fn administer(session: &Session, command: AdminVCluster) -> Result<(),
                 cycle_interval_ms: cycle_interval,
                 borrows: borrow.map(|answer| answer == Answer::Yes),
                 lend_ms: lend,
+                expected_version: None,
             };
             answer(client.vclusters().set_config(request)).await?;
             show(session, &client, &name).await
@@ -99,7 +100,8 @@ pub async fn administer(session: &Session, command: AdminVCluster) -> Result<(),
             }
             let profile = args.profile.unwrap_or_default();
             let name = args.name.get();
-            answer(client.vclusters().set_weights(v1::SetWeightsRequest { name: name.clone(), profile, weights })).await?;
+            let request = v1::SetWeightsRequest { name: name.clone(), profile, weights, expected_version: None };
+            answer(client.vclusters().set_weights(request)).await?;
             show(session, &client, &name).await
         }
     }

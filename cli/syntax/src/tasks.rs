@@ -127,6 +127,36 @@ pub enum NoJobNumber {
     Task { group: u64, task: u32 },
 }
 
+/// A job by its number, or one of its tasks: `42`, `42[7]` or `42_7`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobOrTask {
+    /// The job number.
+    pub job: u64,
+    /// The index of the task; `None`: the whole job.
+    pub task: Option<u32>,
+}
+
+impl FromStr for JobOrTask {
+    type Err = NoJobNumber;
+
+    fn from_str(text: &str) -> Result<Self, NoJobNumber> {
+        match parse_job(text) {
+            Ok(job) => Ok(Self { job, task: None }),
+            Err(NoJobNumber::Task { group, task }) => Ok(Self { job: group, task: Some(task) }),
+            Err(malformed @ NoJobNumber::Malformed) => Err(malformed),
+        }
+    }
+}
+
+impl JobOrTask {
+    /// The whole jobs of a list, and the single tasks, as requests have them.
+    pub fn divided(all: &[Self]) -> (Vec<u64>, Vec<v1::TaskOfJob>) {
+        let jobs = all.iter().filter(|one| one.task.is_none()).map(|one| one.job);
+        let tasks = all.iter().filter_map(|one| Some(v1::TaskOfJob { job: one.job, index: one.task? }));
+        (jobs.collect(), tasks.collect())
+    }
+}
+
 /// Parses a job number. A task, as `42[7]` or `42_7`, is refused: records are of whole jobs.
 pub(crate) fn parse_job(text: &str) -> Result<u64, NoJobNumber> {
     let number = |text: &str| text.parse::<u64>().ok().filter(|number| *number > 0);
@@ -165,6 +195,10 @@ mod tests {
         for task in ["42[7]", "42_7"] {
             assert_eq!(parse_job(task), Err(NoJobNumber::Task { group: 42, task: 7 }));
         }
+        let all: Vec<JobOrTask> = ["12", "42_7", "42[0]"].iter().map(|text| text.parse().unwrap()).collect();
+        let task = |index| v1::TaskOfJob { job: 42, index };
+        assert_eq!(JobOrTask::divided(&all), (vec![12], vec![task(7), task(0)]));
+        assert_eq!("42_x".parse::<JobOrTask>(), Err(NoJobNumber::Malformed));
     }
 
     fn parsed(line: &str) -> Result<TaskFlags, String> {

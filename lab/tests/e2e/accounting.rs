@@ -167,6 +167,7 @@ fn sqlite(w: &World) {
     sums_are_those_of_usage(w);
     filters(w, &ids);
     others_see_their_own(w);
+    tasks_have_their_ends(w);
     exports(w);
     moves(w);
     drop(disk);
@@ -208,6 +209,36 @@ fn others_see_their_own(w: &World) {
     assert_eq!(refused.code(), 4, "{}", refused.err());
     let refused = w.run_as(NOBODY, &["admin", "accounting", "move", "--force"]);
     assert_eq!(refused.code(), 4, "{}", refused.err());
+}
+
+/// The store has the record of a task group; how each of its tasks ended is added as long as the quorum knows it.
+fn tasks_have_their_ends(w: &World) {
+    let id = w.submit(&["--cores=1", "--task-group=1-4", "--", "/bin/sh", "-c", "[ $LATTICE_TASK_INDEX != 3 ]"]);
+    w.ended(&id);
+    settled(w);
+    let number = w.status(&id)["job"].as_u64().unwrap();
+    let found = |args: &[&str]| {
+        let page = w.lattice.json(&[&["history"], args].concat()).unwrap_or_else(|e| panic!("{e:#}"));
+        page["work"].as_array().unwrap().clone()
+    };
+    let (third, first) = (format!("{number}_3"), format!("{number}[1]"));
+    let failed = found(&["--job", &third]);
+    assert_eq!(failed.len(), 1, "{failed:?}");
+    assert_eq!((text(&failed[0], "id"), text(&failed[0], "state")), (format!("{id}[3]"), "Failed".to_owned()));
+    assert_eq!(
+        (failed[0]["exit_code"].as_i64(), failed[0]["task"].as_u64(), failed[0]["job"].as_u64()),
+        (Some(1), Some(3), Some(number + 2))
+    );
+    assert!(failed[0]["node_hours"].is_null() && failed[0]["ended_at"].is_null(), "{failed:?}");
+    let both = found(&["--job", &format!("{first},{number}")]);
+    assert_eq!(both.iter().map(|work| text(work, "id")).collect::<Vec<_>>(), [format!("{id}[1]"), id.clone()]);
+    assert_eq!(text(&both[0], "state"), "Completed");
+    assert!(found(&["--job", &third, "--state", "completed"]).is_empty());
+    assert!(w.ok(&["history", "--job", &third]).contains(&format!("{}[3]", &id[..8])));
+    let unknown = w.run(&["history", "--job", &format!("{number}_9")]);
+    assert!(unknown.code() == 3 && unknown.err().contains("has no task 9"), "{}", unknown.err());
+    let sums = w.run(&["history", "--sum", "--job", &third]);
+    assert!(sums.code() == 2 && sums.err().contains("single tasks have no sums"), "{}", sums.err());
 }
 
 fn exports(w: &World) {

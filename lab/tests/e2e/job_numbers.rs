@@ -51,7 +51,7 @@ fn named(w: &World) {
     assert!(!audited.is_empty() && audited.iter().all(|record| record["allocation"] == found["id"]), "{audited:?}");
     let unknown = w.run(&["audit", "query", "--job", "999999999"]);
     assert!(unknown.code() == 3 && unknown.err().contains("there is no job 999999999"), "{}", unknown.err());
-    let task = w.run(&["history", "--job", "42[7]"]);
+    let task = w.run(&["audit", "query", "--job", "42[7]"]);
     assert!(task.code() == 2 && task.err().contains("name the job, 42"), "{}", task.err());
     let unknown = w.run(&["status", "999999999"]);
     assert!(unknown.code() == 3 && unknown.err().contains("there is no allocation 999999999"), "{}", unknown.err());

@@ -95,6 +95,8 @@ fn refusals(w: &World) {
     assert!(refused.code() == 4 && refused.err().contains("operator"), "{} {}", refused.code(), refused.err());
     let refused = w.run(&create);
     assert!(refused.code() != 0 && refused.err().contains("a reservation is for tenants, users or maintenance"), "{}", refused.err());
+    let refused = w.run(&[&create[..], &["--user=no-such-account"]].concat());
+    assert!(refused.code() == 3 && refused.err().contains("no account no-such-account is known"), "{}", refused.err());
     w.ok(&[&create[..], &["--user=nobody"]].concat());
     let second = ["--nodes=n[1-2]", "--start=now+90m", "--duration=1h", "--maintenance"];
     let refused = w.run(&[&["admin", "reservation", "create", "second"], &second[..]].concat());

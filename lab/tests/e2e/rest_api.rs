@@ -23,6 +23,7 @@ pub fn trials() -> Vec<Trial> {
         REST.test("pages_link_to_the_next_one", &[Need::Curl], pages),
         REST.test("a_task_group_and_a_dag_have_their_parts", &[Need::Curl], parts),
         REST.test("tenants_and_queues_are_put_by_those_who_may", &[Need::Curl], administered),
+        REST.test("nodes_are_reserved_changed_and_given_back", &[Need::Curl], reserved),
         REST.test("everything_that_can_be_read_is_read", &[Need::Curl], readings),
         REST.test("what_is_malformed_is_refused_at_once_and_by_name", &[Need::Curl], malformed),
         REST.test("a_generated_client_speaks_to_the_agent", &[Need::Curl, Need::OpenApi], generated),
@@ -97,6 +98,23 @@ impl<'a> Client<'a> {
         self.call(method, path, &[&["-H", "Content-Type: application/json", "--data-binary", &body], args].concat())
     }
 
+    /// Sends six changes of what is there now at the same moment; `$i` in the body (outside of single quotes) is their
+    /// number. Returns the sorted statuses.
+    fn at_once(&self, path: &str, method: &str, body: &str) -> Vec<String> {
+        let tag = format!("If-Match: {}", self.call("GET", path, &[]).header("etag").unwrap());
+        let headers = format!("-H '{}' -H '{tag}' -H 'Content-Type: application/json'", self.authorization);
+        let url = self.w.api_url("n1") + path;
+        let curl = format!(
+            "curl -sS -o /dev/null -w '%{{http_code}}\\n' -m 60 --cacert {} -X {method} {headers} --data-binary '{body}' {url}",
+            self.w.ca().display()
+        );
+        let script = format!("for i in 1 2 3 4 5 6; do {curl} & done; wait");
+        let done = process::run(Command::new("sh").args(["-c", &script]), JOB).unwrap();
+        let mut statuses: Vec<String> = done.out().lines().map(str::to_owned).collect();
+        statuses.sort();
+        statuses
+    }
+
     /// Submits work; returns its id.
     fn submit(&self, body: &Value) -> String {
         text(&self.send("POST", ALLOCATIONS, body, &[]).expect(201), "id")
@@ -118,6 +136,7 @@ impl Drop for Cleared<'_> {
         let _ = self.0.run(&["admin", "role", "revoke", "system-admin", "daemon"]);
         let _ = self.0.run(&["admin", "tenant", "delete", "rest"]);
         let _ = self.0.run(&["admin", "vcluster", "delete", "rest"]);
+        let _ = self.0.run(&["admin", "reservation", "delete", "rest"]);
     }
 }
 
@@ -157,17 +176,7 @@ fn work(w: &World) {
     assert!(refused.problem(412).contains("it has changed since it was read"), "{}", refused.body);
 
     // Of changes of one version at the same moment, one is made.
-    let tag = format!("If-Match: {}", daemon.call("GET", &path, &[]).header("etag").unwrap());
-    let url = w.api_url("n1") + &path;
-    let headers = format!("-H '{}' -H '{tag}' -H 'Content-Type: application/json'", daemon.authorization);
-    let change = "--data-binary '{\"name\": \"at-once-'$i'\"}'";
-    let curl =
-        format!("curl -sS -o /dev/null -w '%{{http_code}}\\n' -m 60 --cacert {} -X PATCH {headers} {change} {url}", w.ca().display());
-    let script = format!("for i in 1 2 3 4 5 6; do {curl} & done; wait");
-    let done = process::run(Command::new("sh").args(["-c", &script]), JOB).unwrap();
-    let mut codes: Vec<String> = done.out().lines().map(str::to_owned).collect();
-    codes.sort();
-    assert_eq!(codes, ["200", "412", "412", "412", "412", "412"], "{}", done.err());
+    assert_eq!(daemon.at_once(&path, "PATCH", "{\"name\": \"at-once-'$i'\"}"), ["200", "412", "412", "412", "412", "412"]);
 
     // Another user's work is not for everybody.
     let nobody = Client::new(w, "nobody", "read,work");
@@ -261,6 +270,8 @@ fn administered(w: &World) {
     let changed = admin.send("PUT", path, &json!({ "max_nodes": null }), &["-H", &tag]).expect(200);
     assert_eq!((&changed["max_nodes"], &changed["gpu_hours_budget"]), (&Value::Null, &json!(150_000)));
     assert!(admin.send("PUT", path, &json!({ "max_nodes": 1 }), &["-H", &tag]).problem(412).contains("changed"));
+    // Of changes of one version at the same moment, one is made.
+    assert_eq!(admin.at_once(path, "PUT", "{\"max_nodes\": '$i'}"), ["200", "412", "412", "412", "412", "412"]);
     admin.send("PUT", &format!("{path}/members/user:nobody"), &json!({ "default": true }), &[]).expect(200);
     assert_eq!(admin.get(&format!("{path}/members"))["members"][0]["subject"], json!("user:nobody"));
     admin.call("DELETE", &format!("{path}/members/user:nobody"), &[]).expect(204);
@@ -273,6 +284,9 @@ fn administered(w: &World) {
     let weighed = admin.send("PUT", &format!("{path}/weights"), &json!({ "weights": { "fair-share": 0.35 } }), &[]).expect(200);
     assert_eq!(weighed["weights"]["fair-share"], json!(0.35));
     assert_eq!(admin.send("PUT", path, &json!({ "borrows": true }), &[]).expect(200)["borrows"], json!(true));
+    assert_eq!(admin.at_once(path, "PUT", "{\"cycle_interval_ms\": '$i'}"), ["200", "412", "412", "412", "412", "412"]);
+    let old = admin.send("PUT", &format!("{path}/weights"), &json!({ "profile": "default" }), &["-H", "If-Match: \"old\""]);
+    assert!(old.problem(412).contains("changed"), "{}", old.body);
     assert_eq!(admin.get(&format!("{path}/queue"))["waiting"], json!(0));
     admin.call("DELETE", path, &[]).expect(204);
 
@@ -309,6 +323,63 @@ fn administered(w: &World) {
     assert_eq!((text(&me, "account"), text(&me["authentication"], "token")), ("nobody".to_owned(), text(&issued, "id")));
     admin.call("DELETE", &format!("/api/v1/tokens/{}", text(&issued, "id")), &[]).expect(200);
     assert!(user.call("DELETE", "/api/v1/tokens/0000000000000000", &[]).status >= 400);
+}
+
+fn reserved(w: &World) {
+    let _cleared = Cleared(w);
+    w.ok(&["admin", "role", "grant", "system-admin", "daemon"]);
+    let (admin, user) = (Client::new(w, "daemon", "read,work,admin"), Client::new(w, "daemon", "read,work"));
+    let all = "/api/v1/reservations";
+    let new = json!({ "name": "rest", "nodes": "n2", "start": "2h", "duration_seconds": 3600, "users": ["daemon"], "comment": "course" });
+    assert_eq!(user.send("POST", all, &new, &[]).status, 403, "roles count only with the scope admin");
+    let made = admin.send("POST", all, &new, &[]);
+    let (shown, path) = (made.expect(201), format!("{all}/rest"));
+    assert_eq!(made.header("location"), Some(path.as_str()));
+    assert_eq!((text(&shown, "state"), text(&shown, "nodes")), ("Pending".to_owned(), "n2".to_owned()));
+    assert_eq!((&shown["users"], &shown["comment"]), (&json!(["daemon"]), &json!("course")));
+    // The command line shows the same.
+    assert_eq!(w.lattice.json(&["admin", "reservation", "show", "rest"]).unwrap(), shown);
+
+    let id = admin.submit(&json!({ "entrypoint": "true", "cores": 1, "reservation": "rest" }));
+    assert_eq!(user.state(&id), "Pending");
+
+    // A change is made to what was read.
+    let read = admin.call("GET", &path, &[]);
+    let tag = format!("If-Match: {}", read.header("etag").unwrap());
+    let changed = admin.send("PATCH", &path, &json!({ "nodes": "n1", "duration_seconds": 7200 }), &["-H", &tag]).expect(200);
+    assert_eq!((&changed["nodes"], &changed["start"]), (&json!("n1"), &shown["start"]));
+    assert_ne!(changed["end"], shown["end"]);
+    let late = admin.send("PATCH", &path, &json!({ "comment": "late" }), &["-H", &tag]);
+    assert!(late.problem(412).contains("it has changed since it was read"), "{}", late.body);
+    assert_eq!(admin.at_once(&path, "PATCH", "{\"comment\": \"at-once-'$i'\"}"), ["200", "412", "412", "412", "412", "412"]);
+
+    // What the handlers refuse is refused here, by its reason.
+    let other = json!({ "name": "other", "nodes": "n1", "start": "2h", "end": "3h", "maintenance": true });
+    assert!(admin.send("POST", all, &other, &[]).problem(409).contains("set aside by reservation rest"));
+    assert!(admin.send("PATCH", &path, &json!({ "users": [] }), &[]).problem(400).contains("name one of them"));
+    assert!(admin.send("PATCH", &path, &json!({ "end": "soon" }), &[]).problem(400).contains("end: "));
+    assert!(admin.send("PATCH", &path, &json!({ "node": "n1" }), &[]).problem(400).contains("node"));
+    assert!(admin.send("PATCH", &format!("{all}/none"), &json!({}), &[]).problem(404).contains("there is no reservation"));
+    assert_eq!(user.send("PATCH", &path, &json!({ "comment": "x" }), &[]).status, 403);
+    assert_eq!(user.call("DELETE", &path, &[]).status, 403);
+
+    // The records of these changes name the token; a change by the command line has none.
+    w.ok(&["admin", "reservation", "update", "rest", "--comment=by command"]);
+    let token = text(&admin.get("/api/v1/whoami")["authentication"], "token");
+    let records = w.lattice.json(&["audit", "query", "--type", "reservation-set", "--since=10m"]).unwrap();
+    let of_rest = |record: &&Value| text(record, "detail").starts_with("rest: ");
+    let records: Vec<&Value> = records.as_array().unwrap().iter().filter(of_rest).collect();
+    let (last, before) = records.split_last().unwrap();
+    assert!(before.len() == 3 && before.iter().all(|record| record["token"] == json!(token)), "{before:?}");
+    assert_eq!(last.get("token"), None, "{last}");
+    w.ok(&["audit", "verify"]);
+
+    let maintained = admin.send("PATCH", &path, &json!({ "maintenance": true }), &[]).expect(200);
+    assert_eq!((&maintained["maintenance"], &maintained["users"]), (&json!(true), &json!([])));
+    let deleted = admin.call("DELETE", &path, &[]).expect(200);
+    assert_eq!((&deleted["name"], deleted["waiting"].is_u64()), (&json!("rest"), true));
+    admin.call("GET", &path, &[]).problem(404);
+    assert!(admin.call("DELETE", &path, &[]).problem(404).contains("there is no reservation"));
 }
 
 fn readings(w: &World) {

@@ -18,11 +18,13 @@ pub mod wire;
 
 mod attempts;
 mod reachability;
+mod requested_by;
 mod sessions;
 mod status_text;
 mod streams;
 
 pub use attempts::CallError;
+pub use requested_by::{TOKEN_HEADER, with_token};
 pub use sessions::MAY_MOVE_HEADER;
 pub use status_text::status_text;
 pub use streams::{DownStream, MemberStream, WatchStream};
@@ -41,6 +43,7 @@ use lattice_pki::tls::TlsError;
 use parking_lot::{Mutex, MutexGuard};
 use rand::seq::SliceRandom;
 use reachability::Reachability;
+use requested_by::request_of;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
@@ -178,7 +181,7 @@ impl QuorumClient {
                     self.leave(&member.address);
                     continue;
                 }
-                let reply = timeout(left, member.await_answer(grpc(&member.calls).call(body.clone()))).await;
+                let reply = timeout(left, member.await_answer(grpc(&member.calls).call(request_of(body.clone())))).await;
                 let why = match reply {
                     Ok(Ok(reply)) => match unpack::<Result<Answer, Refusal>>(reply.get_ref()) {
                         Ok(Err(Refusal::Unavailable { why })) => why,
@@ -218,7 +221,7 @@ impl QuorumClient {
     }
 
     async fn ask(member: &Member, body: &Packed, limit: Duration) -> Result<Answer, CallError> {
-        let why = match timeout(limit, member.await_answer(grpc(&member.calls).call(body.clone()))).await {
+        let why = match timeout(limit, member.await_answer(grpc(&member.calls).call(request_of(body.clone())))).await {
             Ok(Ok(reply)) => match unpack::<Result<Answer, Refusal>>(reply.get_ref()) {
                 Ok(answer) => return Ok(answer?),
                 Err(error) => with_causes(&error),

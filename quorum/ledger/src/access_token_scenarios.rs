@@ -1,12 +1,12 @@
 //! Scenarios of tokens: how they are issued, revoked, and forgotten.
 
 use super::access_tokens::{EXPIRED_KEPT_MS, FORGOTTEN_AT_ONCE_MAX, TOKENS_MAX};
-use super::scenarios::{Story, user};
-use super::{Action, Outcome, Refusal};
+use super::scenarios::{Story, id, node, spec, user};
+use super::{Action, Outcome, Refusal, Requester};
 use lattice_model::access::{Scopes, Subject};
 use lattice_model::access_token::{AccessToken, LIFETIME_DAYS_MAX, NAME_BYTES_MAX, TokenId};
 use lattice_model::usage::DAY_MS;
-use lattice_model::{AuditAction, AuditRecord, Principal, Revision, Timestamp};
+use lattice_model::{AuditAction, AuditRecord, HoldKind, Principal, RequeuePolicy, Revision, Timestamp};
 
 /// A token of user 7 that is issued now, for a day.
 fn token(s: &Story, id: u64) -> AccessToken {
@@ -194,4 +194,24 @@ fn only_so_many_tokens_are_valid_and_expired_ones_make_place() {
     s.pass(first.since_ms(s.now()));
     assert_eq!(s.act(issue(&token(&s, most + 2))), Ok(Outcome::Done));
     assert!(s.ledger.access_token(TokenId(1)).is_none() && ids(&s).len() == TOKENS_MAX);
+}
+
+#[test]
+fn the_records_of_what_was_requested_with_a_token_name_it() {
+    let mut s = Story::new(2);
+    let tokens = |records: Vec<AuditRecord>| records.into_iter().map(|record| (record.action, record.token)).collect::<Vec<_>>();
+    let hold = |kind| Action::SetHold { node: node(1), kind, by: "anna@n1".into(), reason: "fan".into(), until: None, deadline: None };
+    let by_token = tokens(s.acted(hold(HoldKind::Cordon).by_token(Some(TokenId(0xab)))));
+    assert_eq!(by_token, [(AuditAction::HoldSet, Some("00000000000000ab".to_owned()))]);
+    let lifted = Action::LiftHold { node: node(1), kind: HoldKind::Cordon, by: "anna@n1".into(), until: None };
+    assert_eq!(tokens(s.acted(lifted.by_token(None))), [(AuditAction::HoldLifted, None)]);
+    // A token changes nothing else: who may request it, how urgent it is, what it is.
+    let submission = Action::Submit { id: id(1), spec: Box::new(spec(1, RequeuePolicy::Never, 0)), owner: user(7), claim: None };
+    let mut both = submission.clone().by_login(["physics".to_owned()].into()).by_token(Some(TokenId(1)));
+    assert_eq!((both.submission(), both.urgency(), both.level()), (&submission, submission.urgency(), submission.level()));
+    assert!(matches!(both.requester(), Requester::Member), "no agent may request it: a member wraps what it has checked");
+    assert_eq!(
+        tokens(s.acted(submission.by_token(Some(TokenId(1))))),
+        [(AuditAction::AllocationSubmitted, Some("0000000000000001".to_owned()))]
+    );
 }

@@ -426,6 +426,11 @@ commands! { |ledger, context|
         => 1, New, submitter(submission), 64 + tenants.iter().map(|name| 8 + name.len()).sum::<usize>() + submission.bytes_about(),
         ledger.submit_by_login(context, tenants, submission);
 
+    /// A command that a caller on the network requested with this token of the cluster: the records of what it does name
+    /// the token. The answering member wraps the command once it has been checked.
+    ByToken { token: TokenId, action: Box<Action> }
+        => action.level(), action.urgency(), Member, 64 + action.bytes_about(), ledger.apply_by_token(context, *token, action);
+
     /// Ends all allocations of a DAG that have not ended. Each command ends some of them; if all have
     /// ended, nothing changes (success).
     CancelDag { id: DagId, by: Principal }

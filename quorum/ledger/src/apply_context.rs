@@ -6,6 +6,7 @@ use lattice_ledger_state::allocation_index::AllocationFacts;
 use lattice_ledger_state::names::NamePlace;
 use lattice_ledger_state::node_index::NodeFacts;
 use lattice_ledger_state::user_usage::Counts;
+use lattice_model::access_token::TokenId;
 use lattice_model::{
     Allocation, AllocationId, AuditAction, AuditRecord, LaneOf, Node, NodeId, ParentFacts, ReplicaOf, Revision, Timestamp,
 };
@@ -18,6 +19,8 @@ pub(super) struct ApplyContext {
     pub(super) at: Timestamp,
     pub(super) audit: Vec<AuditRecord>,
     pub(super) changed: Changed,
+    /// The token with which the command was requested over the network.
+    pub(super) token: Option<TokenId>,
     /// Tenants of which a submission's owner counts as a member by its login.
     pub(super) login_tenants: BTreeSet<String>,
     /// The counts of allocations before this command changed them; `None`: the allocation did not
@@ -49,6 +52,7 @@ impl ApplyContext {
             at,
             audit: Vec::new(),
             changed: Changed::default(),
+            token: None,
             login_tenants: BTreeSet::new(),
             before: BTreeMap::new(),
             nodes_before: BTreeMap::new(),
@@ -75,7 +79,8 @@ impl Ledger {
     /// text, in every version.
     pub(super) fn record(&mut self, context: &mut ApplyContext, actor: &str, action: AuditAction, about: Subject<'_>, detail: String) {
         let owner = about.allocation.and_then(|id| self.allocations.get(&id)).map(|a| a.owner.name.as_str());
-        let record = self.audit.link(context.revision, context.at, actor, action, about.allocation, owner, about.node, detail);
+        let token = context.token;
+        let record = self.audit.link(context.revision, context.at, actor, token, action, about.allocation, owner, about.node, detail);
         context.audit.push(record);
     }
 

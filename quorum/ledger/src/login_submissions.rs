@@ -1,4 +1,5 @@
-//! Submissions of users whose login names tenants: the site maps groups of the identity provider to tenants.
+//! What a caller's authentication adds to a command: the tenants that a login names (an identity provider's groups, which
+//! the site maps to tenants), and the token of the cluster, which the audit records of the command name.
 //!
 //! Such a membership is valid for one command and is not stored, because the next login may name other tenants.
 
@@ -6,6 +7,7 @@ use super::action::Action;
 use super::{ApplyContext, Ledger, Outcome};
 use lattice_ledger_state::refusal::Refusal;
 use lattice_model::access::LOGIN_TENANTS_MAX;
+use lattice_model::access_token::TokenId;
 use std::collections::BTreeSet;
 
 impl Action {
@@ -14,16 +16,33 @@ impl Action {
         if tenants.is_empty() { self } else { Self::SubmitByLogin { tenants, submission: Box::new(self) } }
     }
 
-    /// The submission itself, without the tenants of the login.
+    /// The same command, requested with this token; `None`: with none of the cluster.
+    pub fn by_token(self, token: Option<TokenId>) -> Self {
+        match token {
+            Some(token) => Self::ByToken { token, action: Box::new(self) },
+            None => self,
+        }
+    }
+
+    /// The command without what a login or a token adds to it.
     pub fn submission(&self) -> &Self {
         match self {
             Self::SubmitByLogin { submission, .. } => submission,
+            Self::ByToken { action, .. } => action.submission(),
             other => other,
         }
     }
 }
 
 impl Ledger {
+    pub(super) fn apply_by_token(&mut self, context: &mut ApplyContext, token: TokenId, action: &Action) -> Result<Outcome, Refusal> {
+        context.token = Some(token);
+        let result = action.apply(self, context);
+        // What follows from it for other work is nobody's request.
+        context.token = None;
+        result
+    }
+
     pub(super) fn submit_by_login(
         &mut self,
         context: &mut ApplyContext,

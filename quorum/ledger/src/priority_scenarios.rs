@@ -118,6 +118,7 @@ fn a_class_that_an_operator_has_bounded_counts() {
         max_nodes: QuotaChange::Keep,
         max_concurrent_allocations: QuotaChange::Keep,
         soft: SoftLimitsChange { class_max: QuotaChange::AtMost(8), ..SoftLimitsChange::default() },
+        expected_version: None,
     };
     p.story.done(Action::SetTenant { change, by: "root".into() });
     p.story.done(order);

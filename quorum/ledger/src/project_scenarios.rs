@@ -22,7 +22,7 @@ fn story() -> Story {
     let mut s = Story::new(0);
     let (max_nodes, max_concurrent_allocations) = (QuotaChange::Keep, QuotaChange::Keep);
     let soft = SoftLimitsChange::default();
-    let change = TenantChange { name: "physics".into(), create: true, max_nodes, max_concurrent_allocations, soft };
+    let change = TenantChange { name: "physics".into(), create: true, max_nodes, max_concurrent_allocations, soft, expected_version: None };
     s.done(Action::SetTenant { change, by: "anna@n1".into() });
     s
 }

@@ -3,7 +3,7 @@
 use super::reservations::RESERVATIONS_MAX;
 use super::scenarios::{Story, id, node, prepared, spec, user};
 use super::{Action, Outcome, Refusal, ReservationChange};
-use lattice_model::{AllocationSpec, AuditAction, Epoch, RequeuePolicy, Timestamp};
+use lattice_model::{AllocationSpec, AuditAction, Epoch, Principal, RequeuePolicy, Timestamp};
 use std::time::Duration;
 
 const HOUR_MS: u64 = 3_600_000;
@@ -17,7 +17,7 @@ fn reservation(s: &Story, name: &str, nodes: &[u8], in_ms: u64) -> ReservationCh
         nodes: Some(nodes.iter().map(|number| node(*number)).collect()),
         start: Some(start),
         end: Some(Timestamp(start.0 + HOUR_MS)),
-        users: Some(["u7".to_owned()].into()),
+        users: Some([("u7".to_owned(), 7)].into()),
         ..ReservationChange::default()
     }
 }
@@ -97,6 +97,10 @@ fn a_submission_to_a_reservation_that_is_not_its_owners_is_refused() {
     assert_eq!(why, "there is no reservation \"cours\"; did you mean \"course\"?");
     let why = submit(&mut s, 1, ten_minutes(Some("course")), 8).unwrap_err().to_string();
     assert_eq!(why, "reservation course is not for user u8, and this is work of no tenant");
+    // An account of this name on a machine with other numbers.
+    let (spec, owner) = (Box::new(ten_minutes(Some("course"))), Principal { uid: 1007, ..user(7) });
+    let why = s.act(Action::Submit { id: id(1), spec, owner, claim: None }).unwrap_err().to_string();
+    assert_eq!(why, "reservation course is not for user u7 with uid 1007, and this is work of no tenant");
     submit(&mut s, 1, AllocationSpec { tenant: "physics".into(), ..ten_minutes(Some("course")) }, 8).unwrap();
     let wide = AllocationSpec { nodes: 2, ..ten_minutes(Some("course")) };
     let why = submit(&mut s, 2, wide, 7).unwrap_err().to_string();
@@ -188,4 +192,23 @@ fn one_that_has_been_over_for_a_week_is_forgotten_without_a_change_of_another_on
     assert!(s.ledger.reservation("course").is_some(), "it ended an hour later than it was created");
     s.pass(2 * HOUR_MS);
     assert!(s.ledger.reservation("course").is_none());
+}
+
+#[test]
+fn of_two_changes_of_one_version_of_a_reservation_the_first_is_made() {
+    let mut s = Story::new(3);
+    s.done(set(reservation(&s, "course", &[0], 60_000)));
+    let version = |s: &Story| s.ledger.reservation("course").unwrap().revision.0;
+    let read = version(&s);
+    let move_if = |number, expected_version| {
+        let nodes = Some([node(number)].into());
+        set(ReservationChange { name: "course".into(), nodes, expected_version: Some(expected_version), ..ReservationChange::default() })
+    };
+    s.done(move_if(1, read));
+    let what = "reservation course".to_owned();
+    assert_eq!(s.act(move_if(2, read)), Err(Refusal::OtherVersion { what, expected: read, version: version(&s) }));
+    assert!(s.acted(move_if(1, read)).is_empty(), "the answer was lost");
+    assert_eq!(s.ledger.reservation("course").unwrap().nodes, [node(1)].into());
+    s.done(move_if(2, version(&s)));
+    assert_eq!(s.ledger.reservation("course").unwrap().nodes, [node(2)].into());
 }

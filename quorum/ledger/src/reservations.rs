@@ -52,25 +52,30 @@ pub struct ReservationChange {
     pub end: Option<Timestamp>,
     /// All of its tenants.
     pub tenants: Option<BTreeSet<String>>,
-    /// All of its users.
-    pub users: Option<BTreeSet<String>>,
+    /// All of its users: name and uid.
+    pub users: Option<BTreeMap<String, u32>>,
     /// See [`Reservation::maintenance`].
     pub maintenance: Option<bool>,
     /// See [`Reservation::comment`].
     pub comment: Option<String>,
+    /// The change is refused unless the settings have this version (the revision of their latest change), or are already
+    /// so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_version: Option<u64>,
 }
 
 impl ReservationChange {
     /// Approximate size in bytes.
     pub fn bytes_about(&self) -> usize {
         let nodes: usize = self.nodes.iter().flatten().map(|node| node.as_str().len() + 4).sum();
-        let subjects: usize = self.tenants.iter().chain(&self.users).flatten().map(|name| name.len() + 4).sum();
+        let names = self.tenants.iter().flatten().chain(self.users.iter().flat_map(BTreeMap::keys));
+        let subjects: usize = names.map(|name| name.len() + 8).sum();
         256 + self.name.len() + nodes + subjects + self.comment.as_ref().map_or(0, String::len)
     }
 
     /// The reservation after the change.
     fn apply_to(&self, mut reservation: Reservation) -> Reservation {
-        let Self { name: _, create: _, nodes, start, end, tenants, users, maintenance, comment } = self;
+        let Self { name: _, create: _, nodes, start, end, tenants, users, maintenance, comment, expected_version: _ } = self;
         reservation.nodes = nodes.clone().unwrap_or(reservation.nodes);
         reservation.start = start.unwrap_or(reservation.start);
         reservation.end = end.unwrap_or(reservation.end);
@@ -111,6 +116,9 @@ impl Ledger {
         }
         if known.is_some() && change.create {
             return Err(Refusal::ReservationExists { name: name.clone() });
+        }
+        if let Some(known) = &known {
+            Refusal::of_other_version(|| format!("reservation {name}"), change.expected_version, known.revision)?;
         }
         if let Some(node) = change.nodes.iter().flatten().find(|node| !self.nodes.contains_key(*node)) {
             return Err(Refusal::NoSuchNode { node: node.clone() });
@@ -223,7 +231,9 @@ impl Ledger {
     fn usable_reservation(&self, name: &str, spec: &AllocationSpec, owner: &Principal, now: Timestamp) -> Result<&Reservation, Refusal> {
         let Some(reservation) = self.reservations.get(name) else { return Err(self.no_such_reservation(name)) };
         if !reservation.is_for(spec, owner) {
-            let (user, tenant, maintenance) = (owner.name.clone(), spec.tenant.clone(), reservation.maintenance);
+            let is_namesake = reservation.users.contains_key(&owner.name);
+            let user = if is_namesake { format!("{} with uid {}", owner.name, owner.uid) } else { owner.name.clone() };
+            let (tenant, maintenance) = (spec.tenant.clone(), reservation.maintenance);
             return Err(Refusal::NotOfReservation { name: name.to_owned(), user, tenant, maintenance });
         }
         if reservation.is_over(now) {
@@ -295,7 +305,7 @@ fn created(name: &str, by: &str, context: &ApplyContext) -> Reservation {
         start: context.at,
         end: Timestamp(0),
         tenants: BTreeSet::new(),
-        users: BTreeSet::new(),
+        users: BTreeMap::new(),
         maintenance: false,
         comment: String::new(),
         created_by: by.to_owned(),

@@ -186,7 +186,8 @@ fn action(step: Step) -> Action {
         Step::Create { tenant } => {
             let (max_nodes, max_concurrent_allocations) = (QuotaChange::Keep, QuotaChange::Keep);
             let soft = SoftLimitsChange::default();
-            let change = TenantChange { name: name(tenant), create: true, max_nodes, max_concurrent_allocations, soft };
+            let change =
+                TenantChange { name: name(tenant), create: true, max_nodes, max_concurrent_allocations, soft, expected_version: None };
             Action::SetTenant { change, by }
         }
         Step::Delete { tenant } => Action::DeleteTenant { name: name(tenant), by },

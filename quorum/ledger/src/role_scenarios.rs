@@ -35,7 +35,7 @@ fn revoke(subject: SubjectName, role: Role, tenant: Option<&str>) -> Action {
 fn tenant(name: &str) -> Action {
     let (max_nodes, max_concurrent_allocations) = (QuotaChange::Keep, QuotaChange::Keep);
     let soft = SoftLimitsChange::default();
-    let change = TenantChange { name: name.into(), create: true, max_nodes, max_concurrent_allocations, soft };
+    let change = TenantChange { name: name.into(), create: true, max_nodes, max_concurrent_allocations, soft, expected_version: None };
     Action::SetTenant { change, by: "root".into() }
 }
 
@@ -364,7 +364,8 @@ fn a_new_tenant_of_a_former_name_gives_its_admins_nothing_of_the_former_work() {
     let since = s.ledger.tenant("physics").unwrap().since;
     let soft = SoftLimitsChange { gpu_hours_budget: QuotaChange::AtMost(7), ..SoftLimitsChange::default() };
     let (max_nodes, max_concurrent_allocations) = (QuotaChange::Keep, QuotaChange::Keep);
-    let change = TenantChange { name: "physics".into(), create: false, max_nodes, max_concurrent_allocations, soft };
+    let change =
+        TenantChange { name: "physics".into(), create: false, max_nodes, max_concurrent_allocations, soft, expected_version: None };
     s.done(Action::SetTenant { change, by: "root".into() });
     assert_eq!((s.ledger.tenant("physics").unwrap().since, administered(&s, 4)), (since, "physics".to_owned()));
 }

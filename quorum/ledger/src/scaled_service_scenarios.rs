@@ -673,8 +673,14 @@ fn more_replicas_at_least_than_the_tenant_has_nodes_are_refused() {
     let mut s = Story::new(1);
     let tenant = |create, most| {
         let (max_nodes, max_concurrent_allocations) = (QuotaChange::AtMost(most), QuotaChange::Keep);
-        let change =
-            TenantChange { name: "physics".into(), create, max_nodes, max_concurrent_allocations, soft: SoftLimitsChange::default() };
+        let change = TenantChange {
+            name: "physics".into(),
+            create,
+            max_nodes,
+            max_concurrent_allocations,
+            soft: SoftLimitsChange::default(),
+            expected_version: None,
+        };
         Action::SetTenant { change, by: "root".into() }
     };
     s.done(tenant(true, 3));

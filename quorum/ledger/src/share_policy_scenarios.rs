@@ -36,7 +36,8 @@ fn one_of_five_is_placed(share_policy: SharePolicy) -> Story {
     let mut s = Story::new(2);
     for tenant in ["physics", "chemistry"] {
         let (max_nodes, max_concurrent_allocations, soft) = (QuotaChange::Keep, QuotaChange::Keep, SoftLimitsChange::default());
-        let change = TenantChange { name: tenant.into(), create: true, max_nodes, max_concurrent_allocations, soft };
+        let change =
+            TenantChange { name: tenant.into(), create: true, max_nodes, max_concurrent_allocations, soft, expected_version: None };
         s.done(Action::SetTenant { change, by: "root".into() });
     }
     s.done(policy(share_policy));

@@ -34,7 +34,8 @@ fn tenants(s: &mut Story, names: &[&str]) {
     for name in names {
         let (max_nodes, max_concurrent_allocations) = (QuotaChange::Keep, QuotaChange::Keep);
         let soft = SoftLimitsChange::default();
-        let change = TenantChange { name: (*name).into(), create: true, max_nodes, max_concurrent_allocations, soft };
+        let change =
+            TenantChange { name: (*name).into(), create: true, max_nodes, max_concurrent_allocations, soft, expected_version: None };
         s.done(Action::SetTenant { change, by: "root".into() });
     }
 }

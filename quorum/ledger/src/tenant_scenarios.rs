@@ -7,7 +7,14 @@ use lattice_model::{AllocationSpec, EndReason, Epoch, Quota, ReportItem, Requeue
 
 fn tenant(name: &str, create: bool, max_nodes: QuotaChange, max_concurrent_allocations: QuotaChange) -> Action {
     Action::SetTenant {
-        change: TenantChange { name: name.into(), create, max_nodes, max_concurrent_allocations, soft: SoftLimitsChange::default() },
+        change: TenantChange {
+            name: name.into(),
+            create,
+            max_nodes,
+            max_concurrent_allocations,
+            soft: SoftLimitsChange::default(),
+            expected_version: None,
+        },
         by: "root".into(),
     }
 }
@@ -136,4 +143,23 @@ fn tenants_are_made_once_changed_and_deleted_when_they_have_no_work() {
     s.done(Action::Cancel { id: id(1), by: user(7) });
     s.done(delete.clone());
     assert!(matches!(s.act(delete), Err(Refusal::NoSuchTenant { .. })));
+}
+
+#[test]
+fn of_two_changes_of_one_version_of_a_tenant_the_first_is_made() {
+    let mut s = Story::new(1);
+    s.done(tenant("physics", true, QuotaChange::AtMost(3), QuotaChange::Keep));
+    let read = s.ledger.tenant("physics").unwrap().revision.0;
+    let change_if = |nodes, expected| match tenant("physics", false, QuotaChange::AtMost(nodes), QuotaChange::Keep) {
+        Action::SetTenant { change, by } => Action::SetTenant { change: TenantChange { expected_version: Some(expected), ..change }, by },
+        other => panic!("{other:?}"),
+    };
+    s.done(change_if(4, read));
+    let version = s.ledger.tenant("physics").unwrap().revision.0;
+    let what = "tenant \"physics\"".to_owned();
+    assert_eq!(s.act(change_if(5, read)), Err(Refusal::OtherVersion { what, expected: read, version }));
+    assert!(s.acted(change_if(4, read)).is_empty(), "the answer was lost");
+    assert_eq!(s.ledger.tenant("physics").unwrap().max_nodes, Some(4));
+    s.done(change_if(5, version));
+    assert_eq!(s.ledger.tenant("physics").unwrap().max_nodes, Some(5));
 }

@@ -32,6 +32,10 @@ pub struct TenantChange {
     pub max_concurrent_allocations: QuotaChange,
     #[serde(default, skip_serializing_if = "SoftLimitsChange::is_none")]
     pub soft: SoftLimitsChange,
+    /// The change is refused unless the settings have this version (the revision of their latest change), or are already
+    /// so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_version: Option<u64>,
 }
 
 /// A change of what a tenant is meant to use, and of the highest class of its work.
@@ -184,7 +188,8 @@ impl Ledger {
                 return Ok(Outcome::Done);
             }
             Some(_) if change.create => return Err(Refusal::TenantExists { name: name.clone() }),
-            Some(_) | None => {}
+            Some(now) => Refusal::of_other_version(|| format!("tenant {name:?}"), change.expected_version, now.revision)?,
+            None => {}
         }
         let (detail, is_new) = (tenant_text(&next), before.is_none());
         context.changed.tenants.insert(name.clone());

@@ -97,7 +97,7 @@ pub fn reservation_change() -> ReservationChange {
         start: Some(Timestamp(1000)),
         end: Some(Timestamp(3_601_000)),
         tenants: Some(["t".to_owned()].into()),
-        users: Some(["u".to_owned()].into()),
+        users: Some([("u".to_owned(), 1)].into()),
         comment: Some("for people".into()),
         ..ReservationChange::default()
     }

@@ -242,7 +242,7 @@ fn a_class_above_that_of_the_tenant_is_refused_and_one_that_it_has_stays() {
     let bound = |create, most| {
         let soft = SoftLimitsChange { class_max: QuotaChange::AtMost(most), ..SoftLimitsChange::default() };
         let (max_nodes, max_concurrent_allocations) = (QuotaChange::Keep, QuotaChange::Keep);
-        let change = TenantChange { name: "physics".into(), create, max_nodes, max_concurrent_allocations, soft };
+        let change = TenantChange { name: "physics".into(), create, max_nodes, max_concurrent_allocations, soft, expected_version: None };
         Action::SetTenant { change, by: "root".into() }
     };
     s.done(bound(true, 6));

@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 fn tenant(create: bool, soft: SoftLimitsChange) -> Action {
     let (max_nodes, max_concurrent_allocations) = (QuotaChange::Keep, QuotaChange::Keep);
-    let change = TenantChange { name: "physics".into(), create, max_nodes, max_concurrent_allocations, soft };
+    let change = TenantChange { name: "physics".into(), create, max_nodes, max_concurrent_allocations, soft, expected_version: None };
     Action::SetTenant { change, by: "root".into() }
 }
 

@@ -3,7 +3,7 @@
 use super::scenarios::{Story, id, node, spec, user};
 use super::{Action, AllocationChange, Outcome, PreemptFor, SCHEDULER_LEASE, VClusterChange, WeightsChange, scheduler_lease};
 use crate::{Refusal, Requester, UpdateRefusal};
-use lattice_model::{AllocationSpec, AllocationState, PreemptCause, RequeuePolicy, SchedulerKind};
+use lattice_model::{AllocationSpec, AllocationState, Factor, PreemptCause, RequeuePolicy, SchedulerKind, Weight};
 
 fn change(name: &str, tenant: Option<&str>, nodes: Option<&[u8]>) -> VClusterChange {
     let nodes = nodes.map(|numbers| numbers.iter().map(|n| node(*n)).collect());
@@ -262,4 +262,34 @@ fn work_with_lent_nodes_stays_work_that_they_are_lent_to() {
     s.done(Action::SetVCluster { change: none, by: "root".into() });
     assert!(matches!(s.act(update(1, None, Some(7))), Err(Refusal::Update { .. })));
     s.done(update(1, Some(3000), Some(5)));
+}
+
+#[test]
+fn of_two_changes_of_one_version_of_a_vcluster_the_first_is_made() {
+    let mut s = Story::new(2);
+    let version = |s: &Story, name: &str| {
+        let all = s.ledger.vcluster_statuses();
+        all.iter().find(|status| status.vcluster.name == name).unwrap().vcluster.revision.0
+    };
+    s.done(create("small", "", &[0]));
+    // The default one has no record before its first change.
+    assert_eq!(version(&s, "default"), 0);
+    for name in ["small", "default"] {
+        let read = version(&s, name);
+        let borrowing = |borrows, expected| {
+            let change = VClusterChange { borrows: Some(borrows), expected_version: Some(expected), ..change(name, None, None) };
+            Action::SetVCluster { change, by: "root".into() }
+        };
+        s.done(borrowing(true, read));
+        let now = version(&s, name);
+        let what = format!("vCluster {name}");
+        assert_eq!(s.act(borrowing(false, read)), Err(Refusal::OtherVersion { what, expected: read, version: now }));
+        assert!(s.acted(borrowing(true, read)).is_empty(), "the answer was lost");
+        s.done(borrowing(false, now));
+    }
+    let read = version(&s, "default");
+    let weights = WeightsChange { reset: false, set: [(Factor::FairShare, Weight::new(0.5).unwrap())].into() };
+    let weighing = VClusterChange { weights, expected_version: Some(read - 1), ..change("default", None, None) };
+    let refused = s.act(Action::SetVCluster { change: weighing, by: "root".into() });
+    assert!(matches!(refused, Err(Refusal::OtherVersion { .. })), "{refused:?}");
 }

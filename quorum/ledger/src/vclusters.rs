@@ -47,13 +47,17 @@ pub struct VClusterChange {
     pub borrows: Option<bool>,
     /// See [`VCluster::lend_ms`]; 0: it lends nothing; `None`: unchanged.
     pub lend_ms: Option<u64>,
+    /// The change is refused unless the settings have this version (the revision of their latest change), or are already
+    /// so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_version: Option<u64>,
 }
 
 impl VClusterChange {
     /// The methods of the API that may ask for it. What only system admins may change is not changed by way of a
     /// method that operators may call.
     pub(super) fn methods(&self) -> &'static [&'static str] {
-        let Self { name: _, create, tenant, nodes, weights: _, cycle_interval_ms, borrows, lend_ms } = self;
+        let Self { name: _, create, tenant, nodes, weights: _, cycle_interval_ms, borrows, lend_ms, expected_version: _ } = self;
         let changes_config = tenant.is_some() || nodes.is_some() || cycle_interval_ms.is_some() || borrows.is_some() || lend_ms.is_some();
         match (create, changes_config) {
             (Some(_), _) => &["VClusterService/Create"],
@@ -260,6 +264,8 @@ impl Ledger {
                 return Err(Refusal::VClusterExists { name: name.clone() });
             }
         }
+        let latest = before.map_or(Revision(0), |known| known.revision);
+        Refusal::of_other_version(|| format!("vCluster {name}"), change.expected_version, latest)?;
         let moved: Vec<(NodeId, bool)> = at_home
             .difference(wanted)
             .map(|id| (id.clone(), false))

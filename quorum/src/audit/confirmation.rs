@@ -45,7 +45,7 @@ mod tests {
     #[test]
     fn a_changed_missing_or_truncated_record_proves_nothing() {
         let mut end = AuditHead::default();
-        let mut next = || end.link(Revision(1), Timestamp(1), "u", AuditAction::LeaseGranted, None, None, None, "x".to_owned());
+        let mut next = || end.link(Revision(1), Timestamp(1), "u", None, AuditAction::LeaseGranted, None, None, None, "x".to_owned());
         let records = [next(), next(), next()];
         let follow = |bytes: &[u8], upto| {
             let mut head = AuditHead::default();

@@ -118,6 +118,7 @@ mod tests {
             revision: Revision(1),
             at: Timestamp(1),
             actor: actor.to_owned(),
+            token: None,
             action: AuditAction::CancelRequested,
             allocation: owner.map(|_| WORK),
             owner: owner.map(str::to_owned),

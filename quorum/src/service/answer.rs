@@ -18,6 +18,7 @@ use lattice_api::pack::{pack, unpack};
 use lattice_ledger::access::detail_from_agent;
 use lattice_ledger::{Action, EndsStatus, Outcome, Urgency};
 use lattice_ledger_state::record_bytes::{allocation_bytes, ended_work_bytes};
+use lattice_model::access_token::TokenId;
 use lattice_model::count::counted;
 use lattice_model::ended_work::EndedWork;
 use lattice_model::{
@@ -68,25 +69,32 @@ pub(crate) enum Forwarded {
     Unserved(String),
 }
 
-/// Answers an agent's request to the extent granted by the permission table.
-pub(super) async fn answer(core: &Arc<Core>, caller: &Caller, grant: Grant, request: Request) -> Result<Answer, Refusal> {
+/// Answers an agent's request to the extent granted by the permission table. `token`: with which somebody on the network
+/// requested it.
+pub(super) async fn answer(
+    core: &Arc<Core>,
+    caller: &Caller,
+    grant: Grant,
+    request: Request,
+    token: Option<TokenId>,
+) -> Result<Answer, Refusal> {
     let call = Call::of(&request);
     match (grant, call) {
-        (Grant::Own, Call::GetAllocation) => own::allocation(caller, answer_in_full(core, caller, request).await),
+        (Grant::Own, Call::GetAllocation) => own::allocation(caller, answer_in_full(core, caller, request, token).await),
         (Grant::Own, Call::ListServices | Call::LookupService) => {
             let tenants = own::tenants(core, caller, ask_leader).await?;
-            answer_in_full(core, caller, own::narrowed(request, &tenants)).await
+            answer_in_full(core, caller, own::narrowed(request, &tenants), token).await
         }
         (Grant::Own, Call::RecordAccess) => {
             own::access(core, caller, &request, ask_leader).await?;
-            answer_in_full(core, caller, request).await
+            answer_in_full(core, caller, request, token).await
         }
-        (Grant::Own | Grant::Yes, _) => answer_in_full(core, caller, request).await,
+        (Grant::Own | Grant::Yes, _) => answer_in_full(core, caller, request, token).await,
         (Grant::No, _) => Err(permission::refused(call, caller)),
     }
 }
 
-async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> Result<Answer, Refusal> {
+async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request, token: Option<TokenId>) -> Result<Answer, Refusal> {
     let mut newcomer = None;
     let (action, ttl_ms) = match request {
         Request::Status => return Ok(Answer::Status(status(core))),
@@ -171,7 +179,7 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
             (Action::GrantLease { name, holder, ttl_ms, user }, ttl_ms)
         }
     };
-    let result = propose(core, vec![action]).await.map_err(unserved)?.into_iter().next();
+    let result = propose(core, vec![action.by_token(token)]).await.map_err(unserved)?.into_iter().next();
     let (outcome, revision) = result.unwrap_or_else(|| Err(Refusal::Unavailable { why: "the leader gave no answer".to_owned() }))?;
     if let Some(newcomer) = newcomer {
         let claimed = newcomer.claims.map(|id| core.agreed.ledger().allocation(id).is_some_and(|a| !a.state.is_without_nodes()));

@@ -222,6 +222,7 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
         max_nodes: QuotaChange::Keep,
         max_concurrent_allocations: QuotaChange::Keep,
         soft: Default::default(),
+        expected_version: None,
     };
     let vcluster = VClusterChange { name: "elsewhere".into(), ..VClusterChange::default() };
     let order = Preemption {
@@ -326,6 +327,7 @@ const OF_MEMBERS: &[&str] = &[
     "CheckBudgets",
     "AskDrain",
     "AdvanceTime",
+    "ByToken",
 ];
 
 /// An agent requests it for itself, under a lease that it has.
@@ -608,6 +610,7 @@ async fn work(lab: &Lab, api: &QuorumClient, token: u64, node: &str, tenant: &st
         max_nodes: QuotaChange::Keep,
         max_concurrent_allocations: QuotaChange::Keep,
         soft: Default::default(),
+        expected_version: None,
     };
     api.call(&lab.as_operator("root", Request::from(Action::SetTenant { change, by: "root".into() })), PATIENCE).await.unwrap();
     let id = AllocationId(Uuid::new_v4());

@@ -51,7 +51,14 @@ async fn grant(lab: &Lab, api: &QuorumClient, to: &Principal, role: Role, tenant
 
 async fn make_tenant(lab: &Lab, api: &QuorumClient, name: &str) {
     let (max_nodes, max_concurrent_allocations) = (QuotaChange::Keep, QuotaChange::Keep);
-    let change = TenantChange { name: name.to_owned(), create: true, max_nodes, max_concurrent_allocations, soft: Default::default() };
+    let change = TenantChange {
+        name: name.to_owned(),
+        create: true,
+        max_nodes,
+        max_concurrent_allocations,
+        soft: Default::default(),
+        expected_version: None,
+    };
     act(lab, api, Action::SetTenant { change, by: "anna".to_owned() }).await;
 }
 

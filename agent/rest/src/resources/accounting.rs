@@ -1,7 +1,7 @@
 //! `/api/v1/accounting`: ended work of any age, and the store that has it.
 
 use crate::calls::{Calls, Grpc};
-use crate::input::{NoParams, Params, list, numbers, pairs};
+use crate::input::{NoParams, Params, list, pairs};
 use crate::page::paged;
 use crate::problem::Problem;
 use crate::time::past;
@@ -11,6 +11,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use lattice_api::json::{AccountingStatusJson, HistoryJson};
 use lattice_api::v1;
+use lattice_cli_syntax::tasks::JobOrTask;
 use serde::Deserialize;
 use utoipa::{IntoParams, OpenApi};
 
@@ -48,7 +49,7 @@ struct HistoryParams {
     name: Option<String>,
     /// Only work that ended in these states, such as `Failed,Cancelled`.
     state: Option<String>,
-    /// Only work with these job numbers, such as `12,14`.
+    /// Only work with these job numbers, such as `12,14`; `42_7` is one task of task group 42.
     job: Option<String>,
     /// Only work with these tags, such as `campaign=42,owner=ada`.
     tag: Option<String>,
@@ -68,15 +69,21 @@ struct HistoryParams {
     page_token: Option<String>,
 }
 
+/// The jobs and tasks of a list such as `12,42_7`.
+fn jobs(text: Option<&str>) -> Result<Vec<JobOrTask>, Problem> {
+    list(text).iter().map(|part| part.parse::<JobOrTask>().map_err(|error| Problem::invalid(format!("job: {part:?}: {error}")))).collect()
+}
+
 /// Ended work of any age, the newest first.
 #[utoipa::path(
     get, path = "/api/v1/accounting/history", tag = "accounting", params(HistoryParams),
     responses((status = 200, description = "A page, or the sums", body = HistoryJson))
 )]
 async fn get_history(calls: Calls, uri: Uri, Params(params): Params<HistoryParams>) -> Result<Response, Problem> {
-    let jobs = numbers("job", params.job.as_deref())?;
+    let named = jobs(params.job.as_deref())?;
+    let (jobs, tasks) = JobOrTask::divided(&named);
     // Whoever names a job means it, whenever it ended.
-    let since = params.since.as_deref().or(if jobs.is_empty() { Some(SINCE) } else { None });
+    let since = params.since.as_deref().or(if named.is_empty() { Some(SINCE) } else { None });
     let request = v1::HistoryRequest {
         all_users: params.all,
         user: params.user.unwrap_or_default(),
@@ -92,6 +99,7 @@ async fn get_history(calls: Calls, uri: Uri, Params(params): Params<HistoryParam
         page_token: params.page_token.unwrap_or_default(),
         sum: params.sum,
         jobs,
+        tasks,
     };
     let page = calls.accounting().history(request).await?.into_inner();
     Ok(paged(&uri, &page.next_page_token, &HistoryJson::from(&page)))
@@ -105,4 +113,17 @@ async fn get_history(calls: Calls, uri: Uri, Params(params): Params<HistoryParam
 async fn get_accounting_status(calls: Calls, Params(NoParams {}): Params<NoParams>) -> Result<Json<AccountingStatusJson>, Problem> {
     let status = calls.accounting().status(v1::AccountingStatusRequest {}).await?.into_inner();
     Ok(Json(AccountingStatusJson::from(&status)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_are_numbers_and_tasks_are_named_by_their_index() {
+        let job = |job, task| JobOrTask { job, task };
+        assert_eq!(jobs(Some("12, 42_7,42[8]")).unwrap(), [job(12, None), job(42, Some(7)), job(42, Some(8))]);
+        assert!(jobs(None).unwrap().is_empty());
+        assert!(format!("{:?}", jobs(Some("12,x")).unwrap_err()).contains("job: "));
+    }
 }

@@ -265,11 +265,7 @@ async fn update_allocation(
         comment: change.comment,
         expected_version,
     };
-    let key = match calls.allocations().update(request).await {
-        Ok(updated) => updated.into_inner().id,
-        Err(refused) if refused.code() == Code::Aborted => return Err(IfMatch::changed_meanwhile()),
-        Err(refused) => return Err(refused.into()),
-    };
+    let key = if_match.made(calls.allocations().update(request).await)?.into_inner().id;
     let now = match calls.allocations().get(v1::GetAllocationRequest { key, stale: false }).await {
         Ok(found) => found.into_inner(),
         // The quorum has forgotten it: the record in the accounting store is corrected.

@@ -93,17 +93,18 @@ async fn put_tenant(
     Params(NoParams {}): Params<NoParams>,
     Body(quotas): Body<TenantQuotas>,
 ) -> Result<Response, Problem> {
-    let request = quotas.request(name.clone())?;
+    let mut request = quotas.request(name.clone())?;
     let before = find(&calls, &name).await?;
     if_match.check(before.as_ref().map(tag_of).transpose()?.as_ref())?;
     let status = match &before {
         Some(_) if request == (v1::TenantRequest { name: name.clone(), ..v1::TenantRequest::default() }) => StatusCode::OK,
-        Some(_) => {
-            calls.admin().update_tenant(request).await?;
+        Some(before) => {
+            request.expected_version = if_match.names_a_tag().then_some(before.version);
+            if_match.made(calls.admin().update_tenant(request).await)?;
             StatusCode::OK
         }
         None => {
-            calls.admin().create_tenant(request).await?;
+            if_match.made(calls.admin().create_tenant(request).await)?;
             StatusCode::CREATED
         }
     };

@@ -155,7 +155,7 @@ async fn put_vcluster(
             borrows: borrows.unwrap_or_default(),
             lend_ms: lend_ms.unwrap_or_default(),
         };
-        calls.vclusters().create(request).await?;
+        if_match.made(calls.vclusters().create(request).await)?;
         return show(&calls, &name, StatusCode::CREATED).await;
     };
     if let Some(other) = scheduler.filter(|given| *given != before.scheduler) {
@@ -165,8 +165,10 @@ async fn put_vcluster(
     let nodes = nodes.map(|nodes| NodeSet { nodes });
     let is_change = tenant.is_some() || nodes.is_some() || cycle_interval_ms.is_some() || borrows.is_some() || lend_ms.is_some();
     if is_change {
-        let request = v1::SetVClusterRequest { name: name.clone(), tenant, nodes, cycle_interval_ms, borrows, lend_ms };
-        calls.vclusters().set_config(request).await?;
+        let expected_version = if_match.names_a_tag().then_some(before.version);
+        let name = name.clone();
+        let request = v1::SetVClusterRequest { name, tenant, nodes, cycle_interval_ms, borrows, lend_ms, expected_version };
+        if_match.made(calls.vclusters().set_config(request).await)?;
     }
     show(&calls, &name, StatusCode::OK).await
 }
@@ -184,19 +186,31 @@ struct Weights {
 }
 
 /// Sets the weights of a queue's score.
+///
+/// With `If-Match`, only if the queue has that tag.
 #[utoipa::path(
-    put, path = "/api/v1/vclusters/{name}/weights", tag = "vclusters", params(("name" = String, Path, description = "Of the queue")),
+    put, path = "/api/v1/vclusters/{name}/weights", tag = "vclusters",
+    params(("name" = String, Path, description = "Of the queue"),
+           ("If-Match" = Option<String>, Header, description = "The ETag of what was read")),
     request_body = Weights,
     responses((status = 200, description = "They are set", body = VClusterJson))
 )]
 async fn put_weights(
     calls: Calls,
+    if_match: IfMatch,
     Segments(name): Segments<String>,
     Params(NoParams {}): Params<NoParams>,
     Body(Weights { profile, weights }): Body<Weights>,
 ) -> Result<Response, Problem> {
     let weights = weights.into_iter().map(|(factor, weight)| v1::Weight { factor, weight }).collect();
-    calls.vclusters().set_weights(v1::SetWeightsRequest { name: name.clone(), profile, weights }).await?;
+    let mut expected_version = None;
+    if if_match.is_given() {
+        let before = find(&calls, &name).await?.ok_or_else(|| missing(&name))?;
+        if_match.check(Some(&tag_of(&before)?))?;
+        expected_version = if_match.names_a_tag().then_some(before.version);
+    }
+    let request = v1::SetWeightsRequest { name: name.clone(), profile, weights, expected_version };
+    if_match.made(calls.vclusters().set_weights(request).await)?;
     show(&calls, &name, StatusCode::OK).await
 }
 

@@ -1,7 +1,7 @@
 //! `lattice history`.
 
 use crate::flags::parse_tag;
-use crate::tasks::parse_job;
+use crate::tasks::JobOrTask;
 use clap::Args;
 use lattice_api::allocation::{UnknownState, state_from_name};
 use lattice_model::AllocationState;
@@ -64,9 +64,10 @@ pub struct HistoryFilter {
     /// Only those of this name, in which * stands for any text
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Only those with these job numbers, whenever they ended; may be given more than once, and with commas
-    #[arg(long, value_name = "NUMBER", value_delimiter = ',', value_parser = parse_job)]
-    pub job: Vec<u64>,
+    /// Only those with these job numbers, whenever they ended; 42_7 or 42[7] is one task of task group 42; may be given
+    /// more than once, and with commas
+    #[arg(long, value_name = "NUMBER", value_delimiter = ',')]
+    pub job: Vec<JobOrTask>,
     /// Only those with this tag and value; may be given more than once, and with commas: all of them must hold
     #[arg(long = "tag", visible_alias = "tags", value_name = "NAME=VALUE", value_delimiter = ',', value_parser = parse_tag)]
     pub tags: Vec<(String, String)>,

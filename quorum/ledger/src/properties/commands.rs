@@ -306,7 +306,14 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
         Move::Level { level } => Action::RaiseLevel { level },
         Move::Tenant { max_nodes, max_allocations: max_concurrent_allocations } => {
             let create = ledger.tenant(TENANT).is_none();
-            let change = TenantChange { name: TENANT.into(), create, max_nodes, max_concurrent_allocations, soft: Default::default() };
+            let change = TenantChange {
+                name: TENANT.into(),
+                create,
+                max_nodes,
+                max_concurrent_allocations,
+                soft: Default::default(),
+                expected_version: None,
+            };
             Action::SetTenant { change, by: "root".into() }
         }
         Move::VCluster { delete: true, .. } => Action::DeleteVCluster { name: VCLUSTER.into(), by: "root".into() },

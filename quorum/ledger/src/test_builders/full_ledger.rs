@@ -74,7 +74,7 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
     let open = ReportItem::PortsOpen { allocation: id, epoch: Epoch(1), ports: vec![80] };
     let soft = SoftLimitsChange::default();
     let (max_nodes, max_concurrent_allocations) = (QuotaChange::AtMost(9), QuotaChange::Keep);
-    let tenant = TenantChange { name: "physics".into(), create: true, max_nodes, max_concurrent_allocations, soft };
+    let tenant = TenantChange { name: "physics".into(), create: true, max_nodes, max_concurrent_allocations, soft, expected_version: None };
     let tenant = Action::SetTenant { change: tenant, by: "root".into() };
     let subject = Subject::Group { name: "phys".into(), gid: 50 };
     let project = |step: ProjectStep| {

@@ -4,6 +4,7 @@
 //! without `hash`), which contains the hash of the previous record. A few lines of code verify the
 //! chain; see `docs/audit.md`.
 
+use lattice_model::access_token::TokenId;
 use lattice_model::{AllocationId, AuditAction, AuditRecord, NodeId, Revision, Timestamp};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -34,6 +35,8 @@ struct Hashed<'a> {
     revision: Revision,
     at: Timestamp,
     actor: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<&'a str>,
     action: AuditAction,
     allocation: Option<AllocationId>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,19 +70,22 @@ impl AuditHead {
         revision: Revision,
         at: Timestamp,
         actor: &str,
+        token: Option<TokenId>,
         action: AuditAction,
         allocation: Option<AllocationId>,
         owner: Option<&str>,
         node: Option<&NodeId>,
         detail: String,
     ) -> AuditRecord {
-        let seq = self.seq + 1;
-        let hashed = Hashed { seq, revision, at, actor, action, allocation, owner, node, detail: &detail, previous: &self.hash };
+        let (seq, token) = (self.seq + 1, token.map(|token| token.to_string()));
+        let previous = &self.hash;
+        let hashed =
+            Hashed { seq, revision, at, actor, token: token.as_deref(), action, allocation, owner, node, detail: &detail, previous };
         let hash = hashed.hash();
         let previous = std::mem::replace(&mut self.hash, hash.clone());
         self.seq = seq;
         let (actor, owner) = (actor.to_owned(), owner.map(str::to_owned));
-        AuditRecord { seq, revision, at, actor, action, allocation, owner, node: node.cloned(), detail, previous, hash }
+        AuditRecord { seq, revision, at, actor, token, action, allocation, owner, node: node.cloned(), detail, previous, hash }
     }
 
     /// Checks that `record` is the next one, and moves the head to it.
@@ -96,6 +102,7 @@ impl AuditHead {
             revision: record.revision,
             at: record.at,
             actor: &record.actor,
+            token: record.token.as_deref(),
             action: record.action,
             allocation: record.allocation,
             owner: record.owner.as_deref(),
@@ -109,5 +116,35 @@ impl AuditHead {
         self.seq = record.seq;
         self.hash.clone_from(&record.hash);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Records without a token have the text that they had before tokens were recorded, so their hashes stay.
+    #[test]
+    fn a_token_is_part_of_the_hashed_text_and_without_one_the_text_is_as_it_was() {
+        let link = |token: Option<TokenId>| {
+            let mut head = AuditHead::default();
+            head.link(Revision(2), Timestamp(3), "ada", token, AuditAction::LeaseGranted, None, None, None, "x".to_owned())
+        };
+        let plain = link(None);
+        let previous = "0".repeat(64);
+        let text = format!(
+            r#"{{"seq":1,"revision":2,"at":3,"actor":"ada","action":"LeaseGranted","allocation":null,"node":null,"detail":"x","previous":"{previous}"}}"#
+        );
+        let digest: String = Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(plain.hash, digest);
+        let by_token = link(Some(TokenId(0xab)));
+        assert_eq!((by_token.token.as_deref(), by_token.hash == digest), (Some("00000000000000ab"), false));
+        for record in [&plain, &by_token] {
+            assert_eq!(AuditHead::default().follow(record), Ok(()));
+        }
+        let changed = AuditRecord { token: Some("00000000000000ac".to_owned()), ..by_token };
+        assert!(
+            AuditHead::default().follow(&changed).is_err() && AuditHead::default().follow(&AuditRecord { token: None, ..changed }).is_err()
+        );
     }
 }

@@ -364,7 +364,7 @@ pub fn reservation_bytes(name: &str, reservation: Option<&Reservation>) -> usize
     let inner = |reservation: &Reservation| {
         let Reservation { name, nodes, start: _, end: _, tenants, users, maintenance: _, comment, created_by, created_at: _, revision: _ } =
             reservation;
-        let listed = nodes.iter().map(NodeId::as_str).chain(tenants.iter().chain(users).map(String::as_str));
+        let listed = nodes.iter().map(NodeId::as_str).chain(tenants.iter().chain(users.keys()).map(String::as_str));
         let listed: usize = listed.map(|name| name.len() + 2 * LISTED_BYTES).sum();
         text_bytes(name) + listed + text_bytes(comment) + text_bytes(created_by)
     };

@@ -190,6 +190,9 @@ pub enum Refusal {
     NotRunning { id: AllocationId, state: AllocationState },
     #[error("allocation {id} stays as it is: {why}")]
     Update { id: AllocationId, why: UpdateRefusal },
+    /// `what`: the tenant, vCluster or reservation.
+    #[error("{what} has version {version}, and the change is for version {expected}: somebody changed it meanwhile")]
+    OtherVersion { what: String, expected: u64, version: u64 },
     #[error("allocation {id} is no task group")]
     NotATaskGroup { id: AllocationId },
     #[error("allocation {id} is no lane of a task group")]

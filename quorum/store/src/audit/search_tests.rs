@@ -36,6 +36,7 @@ fn records(count: u64) -> Vec<AuditRecord> {
         at: Timestamp(if seq > 20_000 { seq - 5000 } else { seq }),
         // Some actors include the machine.
         actor: format!("u{}{}", seq % 7, if seq.is_multiple_of(13) { "@n4" } else { "" }),
+        token: seq.is_multiple_of(17).then(|| format!("{seq:016x}")),
         action: AuditAction::ALL[usize::try_from(seq % 5).unwrap()],
         allocation: (!seq.is_multiple_of(3)).then(|| id(seq % 997)),
         owner: seq.is_multiple_of(2).then(|| format!("u{}", seq % 3)),

@@ -13,6 +13,7 @@ pub(super) fn chained(count: u64) -> Vec<AuditRecord> {
         revision: Revision(seq),
         at: Timestamp(seq),
         actor: "u".into(),
+        token: None,
         action: AuditAction::LeaseGranted,
         allocation: None,
         owner: None,

@@ -53,6 +53,7 @@ impl TenantQuotas {
             gpu_hours_budget: hours(self.gpu_hours_budget),
             node_hours_budget: hours(self.node_hours_budget),
             class_max: quota(self.class_max),
+            expected_version: None,
         })
     }
 }

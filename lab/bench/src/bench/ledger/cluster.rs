@@ -106,8 +106,14 @@ impl Cluster {
         self.act(Action::SetVniPool { change, by: by() })?;
         for tenant in 0..TENANTS {
             let (max_nodes, max_concurrent_allocations) = (QuotaChange::AtMost(10_000), QuotaChange::AtMost(100_000));
-            let change =
-                TenantChange { name: tenant_of(tenant), create: true, max_nodes, max_concurrent_allocations, soft: Default::default() };
+            let change = TenantChange {
+                name: tenant_of(tenant),
+                create: true,
+                max_nodes,
+                max_concurrent_allocations,
+                soft: Default::default(),
+                expected_version: None,
+            };
             self.act(Action::SetTenant { change, by: by() })?;
         }
         Ok(())

@@ -14,6 +14,14 @@ const OPERATOR_REMEDY: &str = "`lattice whoami --can` shows what your roles allo
      ~/.config/lattice/operator.pem, or name it in LATTICE_OPERATOR";
 
 impl Refusal {
+    /// Refuses a change for another version of the settings than their latest change made.
+    pub(super) fn of_other_version(what: impl FnOnce() -> String, expected: Option<u64>, latest: Revision) -> Result<(), Self> {
+        match expected.filter(|expected| *expected != latest.0) {
+            Some(expected) => Err(Self::OtherVersion { what: what(), expected, version: latest.0 }),
+            None => Ok(()),
+        }
+    }
+
     /// What to do about it, if anything.
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
@@ -76,6 +84,7 @@ impl Refusal {
             }
             Self::Dependency { why, .. } => return why.remedy(),
             Self::Update { id, why } => why.remedy(*id),
+            Self::OtherVersion { .. } => "read it again, and repeat the change".to_owned(),
             Self::NotATaskGroup { .. } => "`lattice submit --task-group` submits one; a lane is named by the id of its group".to_owned(),
             Self::LaneOfGroup { group, .. } => format!("name the group, {}: its lanes follow it", group.short()),
             Self::ReplicaOfService { service, .. } => format!("name the service, {}: its replicas follow it", service.short()),
