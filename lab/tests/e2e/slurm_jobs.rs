@@ -170,6 +170,8 @@ fn answers(w: &World) {
     let nodes = w.lattice.json(&["nodes"]).unwrap().as_array().unwrap().len().to_string();
     let free = site.run("sbatch", &dir, &["--test-only", "-t", "5", "--wrap=true"]).err();
     assert!(free.contains("Job 0 to start at ") && free.contains(" processors on nodes n"), "{free}");
+    // The site's name of the default queue.
+    assert!(free.trim_end().ends_with(" in partition normal"), "{free}");
     let holds = w.submit(&["-N", &nodes, "-t", "1h", "--", "/bin/sleep", "3600"]);
     w.running(&holds);
     let later = site.run("sbatch", &dir, &["--test-only", "-t", "5", "--wrap=true"]).err();
