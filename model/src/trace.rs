@@ -329,6 +329,7 @@ impl Request {
             // Traced as its form on the fewest nodes.
             spread,
             share,
+            memory_unit: _,
             topology_wait: _,
             exclusive_user: _,
             constraints,

@@ -1210,6 +1210,9 @@ pub struct ResourceRequest {
     /// how long it waits for that topology; then it takes any. 0: as long as it takes
     #[prost(uint64, tag = "15")]
     pub topology_wait_seconds: u64,
+    /// of what the memory was given: "node" (default), "core", "gpu"; it sets Slurm's variables
+    #[prost(string, tag = "16")]
+    pub memory_unit: ::prost::alloc::string::String,
     /// its shares are on a node only with shares of the same user
     #[prost(bool, tag = "14")]
     pub exclusive_user: bool,

@@ -8,7 +8,7 @@ use crate::launch::start::{Started, namespace};
 use crate::launch::{BRIDGE, Launch};
 use crate::shim_log::log_line;
 use crate::surroundings::{Inputs, Surroundings};
-use crate::{log_files, script};
+use crate::{log_files, script, slurm};
 use lattice_model::binding::{RankPlace, TooFew};
 use lattice_model::input::NoSuchStdin;
 use lattice_model::launch::{NoSuchPmi, Pmi};
@@ -118,6 +118,7 @@ impl Shim {
         let child = process::spawn(&Program {
             argv: &script::argv(text, args),
             env: &self.with_gpus(env),
+            pid_variable: slurm::pid_variable_of(env),
             shared_env: None,
             working_dir,
             user: Some(&self.config.owner),

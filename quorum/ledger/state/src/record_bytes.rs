@@ -477,6 +477,7 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
         nodes_max: _,
         spread: _,
         share: _,
+        memory_unit: _,
         topology_wait: _,
         exclusive_user: _,
         constraints,
