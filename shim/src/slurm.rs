@@ -16,7 +16,7 @@ pub fn of_rank(spec: &LaunchSpec, part: &NodeRanks, rank: u32, local: u32) -> Ve
     if !spec.shape.slurm_env {
         return Vec::new();
     }
-    let node = spec.nodes.iter().position(|n| n.node == part.node).unwrap_or(0);
+    let node = spec.nodes_with_ranks().iter().position(|n| n.node == part.node).unwrap_or(0);
     let of_node: Vec<String> = spec.ranks_on(&part.node).iter().map(ToString::to_string).collect();
     [
         ("SLURM_GTIDS", of_node.join(",")),

@@ -151,6 +151,7 @@ fn of_shape(shape: &LaunchShape) -> Vec<(&'static str, String)> {
 /// Those of a step, the same for all its ranks, on top of those of its job.
 pub(super) fn of_step(share: &DesiredShare, nodes: &[NodeRanks], shape: &LaunchShape, slurm: &SlurmSettings) -> Vec<(String, String)> {
     let ranks: u32 = nodes.iter().map(|n| n.count).sum();
+    let nodes: Vec<&NodeRanks> = nodes.iter().filter(|n| n.count > 0).collect();
     let list = hostlist::fold(nodes.iter().map(|n| &n.node));
     let counts = repeated(nodes.iter().map(|n| (1, n.count)));
     let mut env = vec![

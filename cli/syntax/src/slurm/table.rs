@@ -192,7 +192,7 @@ pub const OPTIONS: &[SlurmOption] = &[
     flag(ALL, 'Q', "quiet", Rule::Own(Sets::Quiet, "")),
     flag(SRUN, NONE, "quit-on-interrupt", Rule::Harmless("the first Ctrl-C ends a step in any case")),
     flag(ALL, NONE, "reboot", Rule::Refused("nodes are not rebooted for a job; leave it out")),
-    valued(SRUN, 'r', "relative", "1", Rule::Own(Sets::Relative, "")).with("the job's first node must have a rank of the step"),
+    valued(SRUN, 'r', "relative", "1", Rule::Own(Sets::Relative, "")),
     flag(SBATCH, NONE, "requeue", Rule::Plain("--requeue=on_node_failure")),
     valued(ALL, NONE, "reservation", "course", Rule::Word("--reservation")).with("one"),
     perhaps(ALL, NONE, "resv-ports", "4", Rule::Refused("ports are not reserved; leave it out")),
