@@ -10,6 +10,7 @@ use lattice_api::v1;
 use lattice_api::v1::update_allocation_request::Walltime;
 use lattice_cli_session::failure::Failure;
 use lattice_cli_session::session::{Session, answer};
+use lattice_cli_syntax::slurm::nice_of_priority;
 use lattice_slurm::time::{Side, parse_limit};
 
 /// What keeps new work off a node and is lifted by `State=RESUME`.
@@ -87,8 +88,8 @@ async fn job(session: &Session, ids: &str, changes: &[(String, &str)], surroundi
             }
             "priority" if *value == "0" => hold = Some(true),
             "priority" => {
-                return Err(Failure::other("Priority= is not possible: places in a queue follow from its scores")
-                    .hint("Nice= and QOS= change its place; Priority=0 holds it"));
+                let hint = "Priority=TOP puts it first, for operators, and 1 last; 0 holds it; Nice= and QOS= change its place";
+                request.nice = Some(nice_of_priority(value).ok_or_else(|| invalid("priority", value).hint(hint))?);
             }
             "partition" | "account" => {
                 return Err(Failure::other(format!("{key}= is not possible: a job stays in its queue and account"))
@@ -96,7 +97,7 @@ async fn job(session: &Session, ids: &str, changes: &[(String, &str)], surroundi
             }
             _ => {
                 return Err(Failure::other(format!("{key}= is not possible"))
-                    .hint("TimeLimit, JobName, Comment, Nice, StartTime, Deadline, QOS and Priority=0 are"));
+                    .hint("TimeLimit, JobName, Comment, Nice, StartTime, Deadline, QOS and Priority are"));
             }
         }
     }

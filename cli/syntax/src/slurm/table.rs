@@ -177,13 +177,8 @@ pub const OPTIONS: &[SlurmOption] = &[
     valued(ALL, NONE, "power", "level", Rule::Refused(LEAVE_OUT)),
     valued(ALL, NONE, "prefer", "gpu", Rule::Refused(NODES_BY_FEATURES)),
     flag(SRUN, 'E', "preserve-env", Rule::Refused("leave it out: a step's variables are those of the step")),
-    valued(
-        ALL,
-        NONE,
-        "priority",
-        "100",
-        Rule::Refused("--nice lets other work go first; operators raise a job with `lattice update --preemption-class`"),
-    ),
+    valued(ALL, NONE, "priority", "TOP", Rule::By(amounts::priority))
+        .with("TOP: first in its queue, for operators; 1: last; other numbers are refused, --nice moves a job by minutes"),
     valued(ALL, NONE, "profile", "all", Rule::Harmless("usage is always measured: `lattice top ID`, `lattice telemetry`")),
     valued(SRUN, NONE, "prolog", "none", Rule::Refused(BY_SCRIPT)),
     perhaps(SBATCH | SRUN, NONE, "propagate", "NONE", Rule::By(values::propagate)).with("only NONE: limits are those of the nodes"),

@@ -124,6 +124,7 @@ fn the_last_of_an_option_counts_and_some_exclude_others() {
     assert_eq!(ours("-C a -C b -d afterok:1 -d afterany:2"), "--constraint=b --depends-on=2:any");
     assert_eq!(ours("--mem=4G --mem-per-gpu=1G --mem=8G"), "--mem=8G");
     assert_eq!(ours("--gres=gpu:2 --gpus-per-node=4"), "--gpus=4");
+    assert_eq!((ours("--nice=5 --priority=TOP"), ours("--priority=TOP --nice=5")), ("--nice=-10000".into(), "--nice=5".into()));
 }
 
 #[test]
