@@ -1165,7 +1165,7 @@ pub struct ResourceRequest {
     /// the most nodes that it gets, if more are free when it begins; 0: exactly `nodes`
     #[prost(uint32, tag = "2")]
     pub nodes_max: u32,
-    /// Keys: features (a list with commas), gpu_type, core_count, gpu_count and memory_gb (at least this many), memory_policy,
+    /// Keys: features (a list with commas), gpu_type, core_count, socket_count, gpu_count and memory_gb (at least this many), memory_policy,
     /// require_unified_memory, require_conformance, prefer_same_numa, prefer_local_memory (as memory_policy=local),
     /// allow_cxl_memory (whole nodes only). `topology` is refused: it is the field below. Any other key is a feature of
     /// nodes, with or without a value.
@@ -13143,6 +13143,9 @@ pub struct Node {
     /// its memory domains that have processors; empty: not known
     #[prost(message, repeated, tag = "23")]
     pub domains: ::prost::alloc::vec::Vec<LocalDomain>,
+    /// its sockets that have processors; 0: not known
+    #[prost(uint32, tag = "26")]
+    pub sockets: u32,
     /// its memory behind CXL, which memory_bytes does not contain
     #[prost(uint64, tag = "24")]
     pub cxl_memory_bytes: u64,

@@ -657,7 +657,7 @@ prop_compose! {
         let expression = if topology != Topology::Any || scaling.is_some() { "a|b" } else { expression };
         let choice = lattice_model::feature_expression::parse(expression).unwrap().choice.map(Box::new);
         let constraints = Constraints {
-            features, choice, cores: gpus % 3, gpus, memory_bytes: gib << 30, conformance: gpus % 2 == 1, nodes: named, excluded, topology,
+            features, choice, cores: gpus % 3, sockets: gpus % 2, gpus, memory_bytes: gib << 30, conformance: gpus % 2 == 1, nodes: named, excluded, topology,
             same_numa, cxl_memory,
         };
         let walltime_min = seconds.filter(|_| !is_group && preemption_class % 3 == 0).map(|seconds| Duration::from_secs(seconds.div_ceil(2)));

@@ -133,6 +133,11 @@ pub(super) fn ranks_of_core(value: &str, _: Around<'_>) -> Result<Meaning, Value
     }
 }
 
+/// `--ntasks-per-socket`: the number of sockets follows from the ranks of a node, so this checks the number only.
+pub(super) fn ranks_of_socket(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
+    whole_number(value, "ranks").map(|_| Meaning::default())
+}
+
 /// A number that is not 0.
 pub(super) fn whole_number(value: &str, of: &'static str) -> Result<u32, ValueError> {
     value.parse().ok().filter(|number| *number > 0).ok_or_else(|| ValueError::Number(value.to_owned(), of))

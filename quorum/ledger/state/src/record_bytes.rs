@@ -267,7 +267,7 @@ pub fn node_bytes(node: &Node) -> usize {
         unenforced_limits,
         features,
         topology_group,
-        locality: Locality { domains, cxl_memory_bytes: _, gpu_links },
+        locality: Locality { domains, sockets: _, cxl_memory_bytes: _, gpu_links },
         holds,
         leaving,
         relay_node,
