@@ -2210,6 +2210,9 @@ pub struct UpdateAllocationRequest {
     /// as in AllocationSpec; empty: none. Of work that has ended, it and the tags can be corrected
     #[prost(string, optional, tag = "14")]
     pub project: ::core::option::Option<::prost::alloc::string::String>,
+    /// as in AllocationSpec; empty: none. Of work that has not begun
+    #[prost(string, optional, tag = "16")]
+    pub reservation: ::core::option::Option<::prost::alloc::string::String>,
     /// Refused with ABORTED unless the settings have this version, as in Allocation, or are already so.
     #[prost(uint64, optional, tag = "15")]
     pub expected_version: ::core::option::Option<u64>,

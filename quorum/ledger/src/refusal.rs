@@ -522,7 +522,7 @@ pub enum UpdateRefusal {
     NodesAreLent { lender: String },
     #[error("it scales by no metric, so it has no target for one")]
     NoMetric,
-    #[error("it is {state}: a time at which it begins, and a deadline, are for work that waits")]
+    #[error("it is {state}: a time at which it begins, a deadline and a reservation are for work that waits")]
     HasBegun { state: AllocationState },
     #[error("only operators put work before equal work, by a smaller nice")]
     SmallerNice,
