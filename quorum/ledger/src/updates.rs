@@ -8,7 +8,8 @@
 //!
 //! What its present claim uses counts for the project that it has when the claim ends.
 //!
-//! A time at which it begins, a deadline and a reservation are for work that has not begun. Work that is in its queue keeps its place there.
+//! A time at which it begins, a deadline and a reservation are for work that has not begun. Work that is in its
+//! queue keeps its place there.
 //!
 //! An allocation with nodes keeps at least a minute of its walltime. If nodes of it are lent, it stays
 //! work to which they are lent.
