@@ -44,6 +44,7 @@ mod mounts;
 pub mod own_memory;
 pub mod recovery;
 mod session;
+mod slurm_names;
 mod stages;
 mod supervisor;
 mod sweep;

@@ -50,6 +50,7 @@ pub fn to_proto(node: &Node, allocations: Vec<AllocationId>, committed: &Resourc
         features: node.features.clone(),
         topology_group: node.topology_group.clone().unwrap_or_default(),
         domains: node.locality.domains.iter().map(|d| v1::LocalDomain { cores: d.cores, gpus: d.gpus }).collect(),
+        sockets: node.locality.sockets,
         cxl_memory_bytes: node.locality.cxl_memory_bytes,
         gpu_links_percent: node.locality.gpu_links.iter().map(|percent| u32::from(*percent)).collect(),
         conformance: node.conformance.as_ref().map(|report| conformance(report, group_nodes)),
@@ -62,6 +63,7 @@ pub fn to_proto(node: &Node, allocations: Vec<AllocationId>, committed: &Resourc
 pub fn locality(node: &v1::Node) -> Locality {
     Locality {
         domains: node.domains.iter().map(|d| LocalDomain { cores: d.cores, gpus: d.gpus }).collect(),
+        sockets: node.sockets,
         cxl_memory_bytes: node.cxl_memory_bytes,
         gpu_links: node.gpu_links_percent.iter().map(|percent| u8::try_from(*percent).unwrap_or(100).min(100)).collect(),
     }
@@ -77,6 +79,7 @@ mod tests {
     fn a_node_is_shown_with_its_values_and_its_holds() {
         let locality = Locality {
             domains: vec![LocalDomain { cores: 1, gpus: 2 }, LocalDomain { cores: 1, gpus: 0 }],
+            sockets: 2,
             cxl_memory_bytes: 1 << 40,
             gpu_links: vec![100, 10],
         };

@@ -105,6 +105,7 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         nodes_max,
         spread: spec.resources.as_ref().and_then(|resources| resources.spread.as_ref()).map(share::amount_to_model),
         share,
+        memory_unit: share::memory_unit_to_model(spec.resources.as_ref())?,
         topology_wait: spec.resources.as_ref().map(|r| r.topology_wait_seconds).filter(|wait| *wait > 0).map(Duration::from_secs),
         exclusive_user: spec.resources.as_ref().is_some_and(|resources| resources.exclusive_user),
         constraints,
@@ -192,6 +193,7 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
             nodes_max: spec.nodes_max.unwrap_or_default(),
             spread: spec.spread.as_ref().map(amount),
             topology_wait_seconds: spec.topology_wait.map_or(0, |wait| wait.as_secs()),
+            memory_unit: share::memory_unit_name(spec.memory_unit),
             exclusive_user: spec.exclusive_user,
             topology: topology_name(&spec.constraints),
             ..share::from_model(spec.nodes, spec.share.as_ref())

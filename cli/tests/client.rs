@@ -466,7 +466,7 @@ fn what_slurm_would_do_otherwise_is_refused_before_anything_is_sent() {
             std::fs::write(dir.join("job.sh"), format!("#!/bin/sh\n{lines}true\n")).unwrap();
             run(dir, &[&["submit", "-q", "job.sh"], args].concat())
         };
-        for line in ["--licenses=x", "--container=x", "--qos=high", "--ntasks-per-socket=2", "--hold", "--unheard-of"] {
+        for line in ["--licenses=x", "--container=x", "--qos=high", "--gpus-per-socket=2", "--hold", "--unheard-of"] {
             let (code, _, stderr) = submitted(&format!("#SBATCH {line}\n"), &[]);
             assert!(code == Some(2) && stderr.starts_with(&format!("error: job.sh line 2: #SBATCH {line}: ")), "{code:?} {stderr}");
             assert!(stderr.contains("hint: "), "{stderr}");

@@ -56,7 +56,7 @@ pub struct SubmittedValues {
     pub scaling: Option<Box<Scaling>>,
     /// How often the spec was changed since.
     pub changes: u64,
-    /// Bounds in time, `nice` and the comment; `None`: of an older record, which could not change them.
+    /// Bounds in time, `nice`, the comment and the reservation; `None`: of an older record, which could not change them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<Box<SubmittedPlace>>,
 }
@@ -71,11 +71,15 @@ pub struct SubmittedPlace {
     pub nice: i32,
     /// For people.
     pub comment: String,
+    /// The reservation on whose nodes it begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<String>,
 }
 
 impl SubmittedPlace {
     fn of(spec: &AllocationSpec) -> Self {
-        Self { timing: spec.timing.clone(), nice: spec.nice, comment: spec.comment.clone() }
+        let (comment, reservation) = (spec.comment.clone(), spec.reservation.clone());
+        Self { timing: spec.timing.clone(), nice: spec.nice, comment, reservation }
     }
 }
 
@@ -303,9 +307,10 @@ impl Allocation {
             Some(SubmittedValues { name, walltime, preemption_class, project, tags, scaling, changes: _, place }) => {
                 // Older records have none: these values could not be changed then.
                 let scaling = scaling.or_else(|| self.spec.scaling.clone());
-                let SubmittedPlace { timing, nice, comment } = place.map_or_else(|| SubmittedPlace::of(&self.spec), |place| *place);
-                let spec_now = AllocationSpec::clone(&self.spec);
-                AllocationSpec { name, walltime, preemption_class, project, tags, scaling, timing, nice, comment, ..spec_now } == *spec
+                let place = place.map_or_else(|| SubmittedPlace::of(&self.spec), |place| *place);
+                let SubmittedPlace { timing, nice, comment, reservation } = place;
+                let spec_now = AllocationSpec { timing, nice, comment, reservation, ..AllocationSpec::clone(&self.spec) };
+                AllocationSpec { name, walltime, preemption_class, project, tags, scaling, ..spec_now } == *spec
             }
             None => *self.spec == *spec,
         }

@@ -49,6 +49,9 @@ pub struct Constraints {
     /// Number of cores that each node must have, whether or not others use them.
     #[serde(skip_serializing_if = "is_zero")]
     pub cores: u32,
+    /// Number of sockets that each node must have.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub sockets: u32,
     /// Number of GPUs that each node must have, whether or not others use them.
     pub gpus: u32,
     /// Bytes of main memory that each node must have; with `cxl_memory`, that behind CXL counts.
@@ -152,6 +155,10 @@ impl Constraints {
         let size = &node.size;
         if self.cores > size.cores {
             return Some(format!("has {}; {} {} wanted", counted(size.cores, "core"), self.cores, is_or_are(self.cores)));
+        }
+        let sockets = node.locality.sockets;
+        if self.sockets > sockets {
+            return Some(format!("has {}; {} {} wanted", counted(sockets, "known socket"), self.sockets, is_or_are(self.sockets)));
         }
         if self.gpus > size.gpus {
             return Some(format!("has {}; {} {} wanted", counted(size.gpus, "GPU"), self.gpus, is_or_are(self.gpus)));

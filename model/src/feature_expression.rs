@@ -16,7 +16,7 @@ pub const EXPRESSION_BYTES_MAX: usize = 4096;
 /// How deep parentheses may be nested.
 const DEPTH_MAX: usize = 8;
 /// What is asked of nodes beside features: it is no part of an expression.
-const NOT_FEATURES: [&str; 9] = [
+const NOT_FEATURES: [&str; 10] = [
     "allow_cxl_memory",
     "core_count",
     "gpu_count",
@@ -26,6 +26,7 @@ const NOT_FEATURES: [&str; 9] = [
     "prefer_same_numa",
     "require_conformance",
     "require_unified_memory",
+    "socket_count",
 ];
 
 /// What an expression asks of nodes.

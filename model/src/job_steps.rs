@@ -96,14 +96,14 @@ impl JobStep {
     /// A launch that begins now.
     pub fn of(spec: &LaunchSpec, now: Timestamp) -> Self {
         let program = spec.argv.first().map_or("", String::as_str);
-        let nodes = hostlist::fold_in_order(spec.nodes.iter().map(|ranks| &ranks.node));
+        let nodes = hostlist::fold_in_order(spec.nodes_with_ranks().iter().map(|ranks| &ranks.node));
         Self {
             launch_number: spec.number,
             launch: spec.id,
             name: plain(program.rsplit('/').next().unwrap_or(program), STEP_NAME_CHARS_MAX),
             ranks: spec.size(),
             nodes: Some(nodes).filter(|nodes| nodes.len() <= STEP_NODES_BYTES_MAX).unwrap_or_default(),
-            node_count: u32::try_from(spec.nodes.len()).unwrap_or(u32::MAX),
+            node_count: u32::try_from(spec.nodes_with_ranks().len()).unwrap_or(u32::MAX),
             began_at: now,
             end: None,
         }

@@ -31,7 +31,7 @@ pub struct LaunchSpec {
     /// Working directory.
     pub working_dir: PathBuf,
     /// The nodes in the allocation's order, each with its number of ranks; the first is the head,
-    /// where fences complete.
+    /// where fences complete. It alone may have no rank.
     pub nodes: Vec<NodeRanks>,
     /// How ranks are distributed to the nodes, and which programs they run.
     pub shape: LaunchShape,
@@ -150,6 +150,16 @@ impl LaunchSpec {
     /// Total number of ranks.
     pub fn size(&self) -> u32 {
         self.nodes.iter().map(|n| n.count).sum()
+    }
+
+    /// Its nodes that have ranks: all of them, or all but the head.
+    pub fn nodes_with_ranks(&self) -> &[NodeRanks] {
+        &self.nodes[usize::from(self.has_empty_head())..]
+    }
+
+    /// Whether its head has no rank.
+    pub fn has_empty_head(&self) -> bool {
+        self.nodes.first().is_some_and(|head| head.count == 0)
     }
 
     /// How its ranks find each other.

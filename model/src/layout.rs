@@ -4,9 +4,9 @@
 //! A list of all ranks would cost 4 bytes for each, sent to every node. The head, the shims and
 //! `PMI_process_mapping` call the same function, so they cannot disagree. MPICH accepts a mapping
 //! of at most 996 bytes: a longer one is shortened to its repeating part, and is not sent if that
-//! is too long as well. The allocation's first node must have a rank: its shim stores the state of
-//! the launch while its agent is down. Several programs form one launch, each with consecutive
-//! ranks.
+//! is too long as well. The allocation's first node is a node of each launch, also without a rank:
+//! its shim stores the state of the launch while its agent is down. Several programs form one
+//! launch, each with consecutive ranks.
 
 use crate::count::{counted, is_or_are};
 use crate::ids::NodeId;
@@ -155,12 +155,6 @@ pub enum LayoutError {
         node: NodeId,
         /// The allocation's nodes.
         nodes: Vec<NodeId>,
-    },
-    /// An explicit list leaves out the head, where the launch is coordinated.
-    #[error("nodelist: {head} has no rank; it is the allocation's first node, where its launches are coordinated, and must have one")]
-    HeadLeftOut {
-        /// The node.
-        head: NodeId,
     },
     /// An explicit list has a different number of ranks than requested.
     #[error("nodelist: it places {}, and -n requests {ranks}: leave -n out, or list a node for each", counted(*listed, "rank"))]
@@ -360,7 +354,7 @@ fn dealt(nodes: usize, ranks: u32, limit: u32, each: u32) -> Vec<u32> {
 }
 
 /// Places ranks on nodes by an explicit list in rank order: (node, number of ranks). `nodes` are
-/// the allocation's; the result contains only nodes with ranks.
+/// the allocation's; the result contains the first of them, and the others that have ranks.
 pub fn list_out(
     nodes: &[NodeId],
     listed: &[(NodeId, u32)],
@@ -387,14 +381,13 @@ pub fn list_out(
     if let Some((node, count)) = nodes.iter().zip(&counts).find(|(_, count)| **count > u64::from(limit)) {
         return Err(LayoutError::Crowded { node: node.clone(), count: *count, most: limit });
     }
-    if let (Some(0), Some(head)) = (counts.first(), nodes.first()) {
-        return Err(LayoutError::HeadLeftOut { head: head.clone() });
-    }
-    // The index of each node among the nodes with ranks.
-    let new: Vec<u32> = counts.iter().scan(0, |some, count| Some(std::mem::replace(some, *some + u32::from(*count > 0)))).collect();
+    let is_used = |(place, count): (usize, &u64)| place == 0 || *count > 0;
+    // The index of each node among those of the launch.
+    let new: Vec<u32> =
+        counts.iter().enumerate().scan(0, |next, node| Some(std::mem::replace(next, *next + u32::from(is_used(node))))).collect();
     let distribution = Distribution::Explicit(places.into_iter().map(|(place, count)| (new[place], count)).collect());
-    let counted = nodes.iter().zip(counts).filter(|(_, count)| *count > 0);
-    let counted = counted.map(|(node, count)| (node, u32::try_from(count).unwrap_or(limit)));
+    let counted = nodes.iter().zip(counts.iter().enumerate()).filter(|(_, counted)| is_used(*counted));
+    let counted = counted.map(|(node, (_, count))| (node, u32::try_from(*count).unwrap_or(limit)));
     Ok((with_ranks(counted, &distribution), distribution))
 }
 
@@ -470,9 +463,12 @@ mod tests {
         let (nodes, distribution) = list_out(&ids(4), &listed("3003"), None, None).unwrap();
         assert_eq!(drawn(&nodes, &distribution), "3003");
         assert_eq!(nodes.iter().map(|n| (n.node.as_str(), n.first, n.count)).collect::<Vec<_>>(), [("n0", 1, 2), ("n3", 0, 2)]);
+        let (nodes, distribution) = list_out(&ids(4), &listed("313"), None, None).unwrap();
+        assert_eq!(drawn(&nodes, &distribution), "313");
+        let with_counts: Vec<_> = nodes.iter().map(|n| (n.node.as_str(), n.first, n.count)).collect();
+        assert_eq!(with_counts, [("n0", 0, 0), ("n1", 1, 1), ("n3", 0, 2)], "the first node coordinates the launch");
         let refused = |text: &str, ranks, most| list_out(&ids(3), &listed(text), ranks, most).unwrap_err();
         assert!(matches!(refused("07", None, None), LayoutError::NotInAllocation { .. }));
-        assert!(matches!(refused("12", None, None), LayoutError::HeadLeftOut { .. }));
         assert!(matches!(refused("01", Some(3), None), LayoutError::Listed { listed: 2, ranks: 3 }));
         assert!(matches!(refused("001", None, Some(1)), LayoutError::Crowded { count: 2, most: 1, .. }));
         assert_eq!(refused("", None, None), LayoutError::NoRanks);

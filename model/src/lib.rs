@@ -128,7 +128,7 @@ pub use principal::Principal;
 pub use probe::{LivenessProbe, ProbeCheck};
 pub use report::{NodeReport, ReportItem};
 pub use reservation::Reservation;
-pub use resources::Resources;
+pub use resources::{MemoryUnit, Resources};
 pub use scaling::{Amount, Drain, ReplicaOf, ScaleMetric, ScalePolicy, Scaling, ScalingState};
 pub use session::InteractiveSession;
 pub use share_policy::{ShareOwner, SharePolicy, ShareUser};

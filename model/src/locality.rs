@@ -20,6 +20,8 @@ const FASTEST_PERCENT: u8 = 100;
 pub struct Locality {
     /// Its memory domains that have processors; at most [`DOMAINS_MAX`].
     pub domains: Vec<LocalDomain>,
+    /// Its sockets that have processors which work may use; 0: not known.
+    pub sockets: u32,
     /// Its memory behind CXL in bytes, which is not part of its size.
     pub cxl_memory_bytes: u64,
     /// For 2, 3, … GPUs: the slowest link between the best-connected so many, in percent of the
@@ -76,6 +78,10 @@ impl fmt::Display for Locality {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let same = self.domains.chunk_by(|one, next| one == next);
         let mut parts: Vec<String> = same.filter_map(|alike| Some(format!("{} × {}", alike.len(), alike.first()?))).collect();
+        // In most machines each socket is one domain.
+        if self.sockets > 0 && self.sockets as usize != self.domains.len() {
+            parts.push(counted(self.sockets, "socket"));
+        }
         if self.cxl_memory_bytes > 0 {
             parts.push(format!("{} behind CXL", bytes_text(self.cxl_memory_bytes)));
         }

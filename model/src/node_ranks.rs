@@ -11,6 +11,6 @@ pub struct NodeRanks {
     pub node: NodeId,
     /// Its lowest global rank.
     pub first: u32,
-    /// Number of ranks, at least 1.
+    /// Number of ranks. 0 on a launch's first node alone, which coordinates the launch.
     pub count: u32,
 }

@@ -25,6 +25,25 @@ pub struct Resources {
     pub gpus: u32,
 }
 
+/// Of what the memory of a share was given. The share has the memory of the node in each case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MemoryUnit {
+    #[default]
+    Node,
+    Core,
+    Gpu,
+}
+
+impl MemoryUnit {
+    /// The names in requests.
+    pub const NAMES: [(&'static str, Self); 3] = [("node", Self::Node), ("core", Self::Core), ("gpu", Self::Gpu)];
+
+    /// Whether it was given for the whole node.
+    pub fn is_node(&self) -> bool {
+        *self == Self::Node
+    }
+}
+
 impl Resources {
     /// Whether `other` fits in this amount.
     pub fn holds(&self, other: &Self) -> bool {

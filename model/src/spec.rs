@@ -31,7 +31,7 @@ use crate::network::Connectivity;
 use crate::output_files::OutputFiles;
 use crate::preemption::{CLASS_MAX, UNSAVED_CLASS_MAX};
 use crate::probe::LivenessProbe;
-use crate::resources::Resources;
+use crate::resources::{MemoryUnit, Resources};
 use crate::scaling::Scaling;
 use crate::spec_error::SpecError;
 use crate::task_group::TaskGroup;
@@ -93,6 +93,9 @@ pub struct AllocationSpec {
     /// [`share_of`].
     #[serde(default)]
     pub share: Option<Resources>,
+    /// Of what the memory of `share` was given; for people and for Slurm's variables.
+    #[serde(default, skip_serializing_if = "MemoryUnit::is_node")]
+    pub memory_unit: MemoryUnit,
     /// How long it waits in its queue for nodes as `constraints.topology` asks; then it takes nodes of any groups. `None`:
     /// as long as it takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -284,6 +287,7 @@ impl AllocationSpec {
             nodes_max: None,
             spread: None,
             share: None,
+            memory_unit: MemoryUnit::Node,
             topology_wait: None,
             exclusive_user: false,
             constraints: Constraints::default(),

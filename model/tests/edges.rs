@@ -58,7 +58,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("edge", "model telemetry pki agent-common identity rest service"),
     (
         "agent",
-        "model node gossip runtime objects telemetry ebpf pki quorum-client quorum agent-common mesh membership machine output registry placing launch agent-checkpoint observe allocation meshd service scaling identity accounting edge",
+        "model cli-syntax node gossip runtime objects telemetry ebpf pki quorum-client quorum agent-common mesh membership machine output registry placing launch agent-checkpoint observe allocation meshd service scaling identity accounting edge",
     ),
     ("cli-syntax", "model api"),
     ("slurm", "model api cli-syntax"),

@@ -8,11 +8,14 @@ use lattice_model::locality::{DOMAINS_MAX, LINKED_GPUS_MAX};
 use lattice_model::resources::registered_memory_bytes;
 use lattice_model::topology::GpuTopology;
 use lattice_model::{LocalDomain, Locality, NodeTopology};
+use std::collections::BTreeSet;
 
 /// The summary of this topology.
 pub fn locality(node: &NodeTopology) -> Locality {
     let cxl_memory_bytes = registered_memory_bytes(node.memory.cxl_bytes());
-    Locality { domains: local_domains(node), cxl_memory_bytes, gpu_links: gpu_links(&node.gpu) }
+    let sockets: BTreeSet<u32> = node.cpu.cores.iter().map(|core| core.package).collect();
+    let sockets = u32::try_from(sockets.len()).unwrap_or(u32::MAX);
+    Locality { domains: local_domains(node), sockets, cxl_memory_bytes, gpu_links: gpu_links(&node.gpu) }
 }
 
 /// The domains with processors; none if there are too many.
@@ -54,7 +57,7 @@ mod tests {
     #[test]
     fn domains_are_counted_with_what_is_near_them() {
         let node = machine(2, 4, 2, &[0, 1, 1]);
-        assert_eq!(locality(&node).domains, [domain(8, 1), domain(8, 2)]);
+        assert_eq!((locality(&node).domains, locality(&node).sockets), (vec![domain(8, 1), domain(8, 2)], 2));
         // A driver that does not say where its GPU is: near to the only domain, or to none of several.
         let mut vague = machine(1, 4, 1, &[0, 0]);
         vague.gpu.gpus[0].numa_node = None;

@@ -157,10 +157,12 @@ pub struct BridgeNode {
 impl BridgeJob {
     /// The job for `node`; `None` if the launch has no ranks there.
     pub fn new(spec: &LaunchSpec, namespace: &str, node: &NodeId, directory: &str) -> Option<Self> {
-        let here = spec.nodes.iter().position(|n| &n.node == node)?;
-        let mut nodes: Vec<_> = spec.nodes.iter().map(|n| BridgeNode { name: n.node.to_string(), ranks: Vec::new() }).collect();
+        let with_ranks = spec.nodes_with_ranks();
+        let here = with_ranks.iter().position(|n| &n.node == node)?;
+        let empty = spec.nodes.len() - with_ranks.len();
+        let mut nodes: Vec<_> = with_ranks.iter().map(|n| BridgeNode { name: n.node.to_string(), ranks: Vec::new() }).collect();
         for run in spec.runs() {
-            nodes.get_mut(run.node)?.ranks.extend(run.first..run.first + run.count);
+            nodes.get_mut(run.node.checked_sub(empty)?)?.ranks.extend(run.first..run.first + run.count);
         }
         let behind = spec.shape.programs.iter().map(|program| program.ranks);
         let first = behind.clone().fold(spec.size(), u32::saturating_sub);

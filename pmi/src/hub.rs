@@ -103,6 +103,8 @@ impl Gathering {
 #[derive(Debug)]
 pub struct FenceHub {
     subtree: Subtree,
+    /// Whether the launch's head, part 0, has no rank that could come to a fence.
+    is_head_excused: bool,
     /// The last fence that was complete here.
     last: Option<u32>,
     /// The newest fence with a contribution, and the one before it if that is incomplete.
@@ -112,7 +114,12 @@ pub struct FenceHub {
 impl FenceHub {
     /// A hub without any fences.
     pub fn new(subtree: Subtree) -> Self {
-        Self { subtree, last: None, gatherings: BTreeMap::new() }
+        Self { subtree, is_head_excused: false, last: None, gatherings: BTreeMap::new() }
+    }
+
+    /// No fence waits for part 0: it has no ranks. To be called before the first contribution.
+    pub fn excuse_head(&mut self) {
+        self.is_head_excused = self.subtree.contains(Subtree::single(0));
     }
 
     /// Adds the contribution of some parts. The grouping may change between fences: a part that
@@ -147,6 +154,9 @@ impl FenceHub {
         let gathering = self.gatherings.entry(number).or_default();
         gathering.blobs.retain(|_, (by, _)| !from.contains(*by));
         gathering.blobs.insert(from.first, (from, blob));
+        if self.is_head_excused {
+            gathering.blobs.entry(0).or_insert((Subtree::single(0), Vec::new()));
+        }
         if !gathering.is_whole(self.subtree) {
             // A contributor to a fence has received the result of the previous one, so nobody waits
             // for the one before that.
@@ -194,6 +204,23 @@ fn joined(gathered: BTreeMap<u32, (Subtree, Vec<u8>)>, bytes: usize) -> Vec<u8> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_fence_waits_for_a_head_without_ranks() {
+        let mut hub = FenceHub::new(Subtree::whole(3));
+        hub.excuse_head();
+        for number in 1..4 {
+            assert_eq!(hub.contribute(Subtree::single(2), number, vec![2]), Ok(Contributed::Waits));
+            assert_eq!(hub.waiting_for(), Some((number, vec![1])));
+            let whole = FenceMerged { number, blob: vec![1, 2] };
+            assert_eq!(hub.contribute(Subtree::single(1), number, vec![1]), Ok(Contributed::Whole(whole)));
+        }
+        let mut below = FenceHub::new(Subtree { first: 1, end: 3 });
+        below.excuse_head();
+        assert_eq!(below.contribute(Subtree::single(1), 1, vec![1]), Ok(Contributed::Waits));
+        let whole = FenceMerged { number: 1, blob: vec![1, 2] };
+        assert_eq!(below.contribute(Subtree::single(2), 1, vec![2]), Ok(Contributed::Whole(whole)));
+    }
 
     #[test]
     fn a_hub_holds_two_open_fences_at_most() {

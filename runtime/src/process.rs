@@ -29,6 +29,8 @@ pub struct Program<'a> {
     pub argv: &'a [String],
     /// Its environment: these variables, and those of `shared_env` with other names.
     pub env: &'a [(String, String)],
+    /// The name of a variable whose value is the new process's own pid.
+    pub pid_variable: Option<&'static str>,
     /// Variables that many programs share, prepared once.
     pub shared_env: Option<&'a Environment>,
     /// Its working directory, entered with the user's rights.
@@ -168,6 +170,8 @@ const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 /// The stage, and errno as four bytes, little endian.
 const REPORT_BYTES: usize = 5;
+/// Digits of the largest `u32`.
+const PID_DIGITS_MAX: usize = 10;
 const STAGE_DESCRIPTORS: u8 = 1;
 const STAGE_IDENTITY: u8 = 2;
 const STAGE_DIRECTORY: u8 = 3;
@@ -248,6 +252,7 @@ pub struct Prepared<'a> {
     cgroup: Option<BorrowedFd<'a>>,
     /// The texts to which `plan` points.
     _texts: Vec<CString>,
+    _pid_text: Vec<u8>,
     _lifted: Vec<OwnedFd>,
 }
 
@@ -261,7 +266,15 @@ pub fn prepare<'a>(program: &Program<'a>) -> Result<Prepared<'a>, NotStarted> {
     let text = |t: &str| CString::new(t).map_err(has_nul);
     let argv = program.argv.iter().map(|a| text(a)).collect::<Result<Vec<_>, _>>()?;
     let own = Environment::new(program.env.iter().map(|(k, v)| (k, v)))?;
-    let env = null_terminated(program.shared_env.into_iter().flat_map(|shared| shared.without(program.env)).chain(&own.0));
+    let mut env = null_terminated(program.shared_env.into_iter().flat_map(|shared| shared.without(program.env)).chain(&own.0));
+    let mut pid_text = Vec::new();
+    let pid_digits = program.pid_variable.map(|variable| {
+        pid_text = [variable.as_bytes(), b"=", &[0; PID_DIGITS_MAX + 1]].concat();
+        let text = pid_text.as_mut_ptr();
+        env.insert(0, text.cast_const().cast());
+        // Behind the name and the equals sign, within the text.
+        text.wrapping_add(variable.len() + 1)
+    });
     let path = own.path().or_else(|| program.shared_env.and_then(Environment::path));
     let candidates = candidates(name, path.as_deref()).iter().map(|c| text(c)).collect::<Result<Vec<_>, _>>()?;
     let working_dir = CString::new(program.working_dir.as_os_str().as_encoded_bytes()).map_err(has_nul)?;
@@ -303,6 +316,7 @@ pub fn prepare<'a>(program: &Program<'a>) -> Result<Prepared<'a>, NotStarted> {
         candidates,
         argv: null_terminated(&argv),
         env,
+        pid_digits,
     };
     let start = StartReport {
         report: File::from(report),
@@ -311,7 +325,8 @@ pub fn prepare<'a>(program: &Program<'a>) -> Result<Prepared<'a>, NotStarted> {
         user: program.user.map(|u| u.name.clone()),
         is_fault_of_node: false,
     };
-    Ok(Prepared { plan, start, cgroup: program.cgroup, _texts: argv.into_iter().chain(own.0).collect(), _lifted: lifted })
+    let texts = argv.into_iter().chain(own.0).collect();
+    Ok(Prepared { plan, start, cgroup: program.cgroup, _texts: texts, _pid_text: pid_text, _lifted: lifted })
 }
 
 impl Prepared<'_> {
@@ -458,6 +473,27 @@ struct ChildPlan<'a> {
     candidates: Vec<CString>,
     argv: Vec<*const libc::c_char>,
     env: Vec<*const libc::c_char>,
+    /// Where the child writes its pid: [`PID_DIGITS_MAX`] bytes, and a zero.
+    pid_digits: Option<*mut u8>,
+}
+
+/// Writes a decimal number to `digits`.
+///
+/// # Safety
+/// `digits` has [`PID_DIGITS_MAX`] bytes.
+unsafe fn write_decimal(digits: *mut u8, number: u32) {
+    let (mut divisor, mut at) = (1_000_000_000, digits);
+    while divisor > 0 {
+        let digit = number / divisor;
+        if digit > 0 || divisor == 1 {
+            // SAFETY: one byte for each digit, and a `u32` has at most PID_DIGITS_MAX.
+            unsafe {
+                at.write(b'0' + (digit % 10) as u8);
+                at = at.add(1);
+            }
+        }
+        divisor /= 10;
+    }
 }
 
 /// What the child does before its program runs. It may neither allocate nor lock: another thread of ours may have held
@@ -508,6 +544,9 @@ extern "C" fn become_program(plan: &ChildPlan<'_>) -> ! {
         if let Some((soft, hard)) = plan.open_files {
             let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
             libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+        if let Some(digits) = plan.pid_digits {
+            write_decimal(digits, libc::getpid().cast_unsigned());
         }
         libc::umask(0o022);
         if let Some(Err(errno)) = plan.binding.as_ref().map(Binding::apply) {
@@ -650,6 +689,17 @@ mod tests {
             assert_eq!(reaped(pid), RankOutcome::Signalled { signal: u8::try_from(signal).unwrap() });
         }
         assert_eq!(reaped(child("exit 200")), RankOutcome::Exited { code: 200 });
+    }
+
+    #[test]
+    fn numbers_are_written_without_leading_zeros() {
+        for number in [0, 7, 10, 4_194_304, u32::MAX] {
+            let mut digits = [0; PID_DIGITS_MAX];
+            // SAFETY: the array has that many bytes.
+            unsafe { write_decimal(digits.as_mut_ptr(), number) };
+            let text = String::from_utf8(digits.into_iter().take_while(|digit| *digit != 0).collect()).unwrap();
+            assert_eq!(text, number.to_string());
+        }
     }
 
     #[test]

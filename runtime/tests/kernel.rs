@@ -278,6 +278,7 @@ fn run(
     let program = Program {
         argv: &argv,
         env: &env,
+        pid_variable: Some("OWN_PID"),
         shared_env: None,
         working_dir: dir,
         user,
@@ -321,6 +322,7 @@ fn program_nothing_of_ours() -> Result<(), Failed> {
     let (outcome, text) = of(&["sh", "-c", "id -u; id -g; id -G; pwd; echo $A; ulimit -n; umask"])?;
     assert_eq!(text.lines().collect::<Vec<_>>(), ["65534", "65534", "65534 4242", "/tmp", "b", "64", "0022"]);
     assert_eq!(outcome, RankOutcome::Exited { code: 0 });
+    assert_eq!(of(&["sh", "-c", "test $OWN_PID = $$ && echo own"])?.1, "own\n");
     // Checks the program itself: a shell changes descriptors and signal mask. The fifth is the directory that `ls`
     // reads.
     assert_eq!(of(&["ls", "/proc/self/fd"])?.1, "0\n1\n2\n3\n4\n");
@@ -378,6 +380,7 @@ fn scope_life() -> Result<(), Failed> {
     let (pid, _pidfd) = process::spawn_loaded(&Program {
         argv: &argv,
         env: &[],
+        pid_variable: None,
         shared_env: None,
         working_dir: Path::new("/"),
         user: None,

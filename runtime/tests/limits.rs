@@ -144,6 +144,7 @@ impl Work {
         let (pid, pidfd) = process::spawn_loaded(&Program {
             argv: &argv,
             env: &env,
+            pid_variable: None,
             shared_env: None,
             working_dir: Path::new("/"),
             user: None,

@@ -60,6 +60,7 @@ fn run_with(argv: &[&str], binding: &Binding, cgroup: Option<&OwnedFd>, v1: &[Ow
     let (pid, pidfd) = process::spawn_loaded(&Program {
         argv: &argv,
         env: &[],
+        pid_variable: None,
         shared_env: None,
         working_dir: Path::new("/"),
         user: None,

@@ -156,6 +156,7 @@ impl Bridge {
         let child = process::spawn(&Program {
             argv: &[program.to_string_lossy().into_owned()],
             env: &[("PATH".to_owned(), "/usr/bin:/bin".to_owned())],
+            pid_variable: None,
             shared_env: None,
             working_dir: Path::new("/"),
             user: Some(around.owner),

@@ -329,6 +329,10 @@ impl AllocationTask {
             self.senders.activity.send_if_modified(|activity| activity.over.remove(&launch.number));
         }
         local.begun();
+        if launch.part(&self.context.setup.me).is_some_and(|part| part.count == 0) {
+            // Readers must not wait for the output of ranks here.
+            self.mark_over(launch.number);
+        }
         let headed_here = launch.nodes.first().is_some_and(|n| n.node == self.context.setup.me);
         if headed_here {
             // Known already, unless the agent was restarted since then.

@@ -106,6 +106,7 @@ impl Packers {
             // This very program, even if its file was replaced since.
             argv: &["/proc/self/exe".to_owned(), COMMAND.to_owned()],
             env: &[],
+            pid_variable: None,
             shared_env: None,
             working_dir: Path::new("/"),
             user: Some(&self.owner),

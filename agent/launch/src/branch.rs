@@ -88,14 +88,15 @@ struct Line {
 enum Readers {
     None,
     Part(u32),
-    All,
+    /// This part and all after it.
+    From(u32),
 }
 
 impl Readers {
     fn of(around: &Around) -> Self {
         match around.spec.stdin() {
             Err(_) | Ok(Stdin::None) => Self::None,
-            Ok(Stdin::All) => Self::All,
+            Ok(Stdin::All) => Self::From(u32::from(around.spec.has_empty_head())),
             Ok(Stdin::Rank(rank)) => {
                 let run = around.spec.runs().into_iter().find(|run| (run.first..run.first + run.count).contains(&rank));
                 run.and_then(|run| u32::try_from(run.node).ok()).map_or(Self::None, Self::Part)
@@ -107,7 +108,7 @@ impl Readers {
         match self {
             Self::None => false,
             Self::Part(part) => subtree.contains(Subtree::single(*part)),
-            Self::All => true,
+            Self::From(first) => subtree.end > *first,
         }
     }
 }
@@ -130,7 +131,10 @@ impl Branch {
         let (sender, events) = mpsc::channel(PARENT_QUEUE_LEN);
         let (done, abort) = (None, None);
         let (readers, input) = (Readers::of(&around), Window::default());
-        let (hub, parts) = (FenceHub::new(subtree), subtree.len());
+        let (mut hub, parts) = (FenceHub::new(subtree), subtree.len());
+        if around.spec.has_empty_head() {
+            hub.excuse_head();
+        }
         let own = around.spec.nodes.iter().position(|ranks| ranks.node == around.handles.me);
         let routes = Routes::new(around.fanout, own.and_then(|part| u32::try_from(part).ok()));
         Self { around, began: Instant::now(), routes, lines: BTreeMap::new(), hub, done, abort, readers, parts, input, sender, events }

@@ -276,6 +276,7 @@ fn start(program: &Path, env: &[(String, String)], group: Option<&Cgroup>) -> Re
     let child = process::spawn(&Program {
         argv: &[program.display().to_string()],
         env,
+        pid_variable: None,
         shared_env: None,
         working_dir: Path::new("/"),
         user: None,

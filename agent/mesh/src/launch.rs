@@ -123,13 +123,14 @@ impl TryFrom<WireLaunch> for LaunchSpec {
         let mut nodes = Vec::with_capacity(wire.nodes.len());
         let mut next = 0u32;
         for (node, first, count) in wire.nodes {
-            if first != next || count == 0 {
+            // The head alone may have no rank.
+            if first != next || (count == 0 && !nodes.is_empty()) {
                 return Err(FrameError::Malformed);
             }
             next = first.checked_add(count).ok_or(FrameError::Malformed)?;
             nodes.push(NodeRanks { node: node.parse().map_err(|_| FrameError::Malformed)?, first, count });
         }
-        if nodes.is_empty() || wire.argv.is_empty() {
+        if next == 0 || wire.argv.is_empty() {
             return Err(FrameError::Malformed);
         }
         Ok(Self {

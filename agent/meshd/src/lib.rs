@@ -326,7 +326,8 @@ pub async fn begin(context: &Shared, open: &LaunchOpen) -> Result<mpsc::Receiver
     let (out, items) = mpsc::channel(4);
     let mut ended = view.ended;
     context.work.tasks.spawn(async move {
-        let started = LaunchItem::Started { number: view.spec.number, nodes: lattice_mesh::launch::wire_nodes(&view.spec.nodes) };
+        let started =
+            LaunchItem::Started { number: view.spec.number, nodes: lattice_mesh::launch::wire_nodes(view.spec.nodes_with_ranks()) };
         if out.send(started).await.is_err() {
             return;
         }
@@ -420,9 +421,13 @@ pub fn launch_of(context: &Shared, open: &AbortOpen) -> Result<(AllocationHandle
     if ours { Ok((handle, id)) } else { Err(LaunchRefused::NoLaunch { allocation, launch: id }) }
 }
 
-/// How each rank ended, with the index of its node.
+/// How each rank ended, with the index of its node among those with ranks.
 fn exits_of(spec: &LaunchSpec, end: &LaunchEnd) -> Vec<(u32, u32, Option<WireOutcome>)> {
-    let of_run = |run: RankRun| (run.first..run.first + run.count).map(move |rank| (rank, u32::try_from(run.node).unwrap_or(u32::MAX)));
+    let empty = usize::from(spec.has_empty_head());
+    let of_run = |run: RankRun| {
+        let place = u32::try_from(run.node - empty).unwrap_or(u32::MAX);
+        (run.first..run.first + run.count).map(move |rank| (rank, place))
+    };
     let ended = |(rank, place)| match end.bad.get(&rank) {
         None => (rank, place, Some(WireOutcome::Exited(0))),
         Some(RankEnd::Ended(outcome)) => (rank, place, Some((*outcome).into())),
@@ -482,7 +487,7 @@ fn launch_spec(
         })
     };
     let nodes = laid?;
-    if open.pty.is_some() && nodes.first().is_some_and(|head| head.first != 0) {
+    if open.pty.is_some() && nodes.first().is_some_and(|head| head.first != 0 || head.count == 0) {
         return Err(LaunchRefused::TerminalElsewhere);
     }
     let working_dir = if open.working_dir.is_empty() { share.spec.working_dir.clone() } else { open.working_dir.clone().into() };

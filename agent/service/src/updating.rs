@@ -46,17 +46,18 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
         deadline_ms,
         nice,
         comment,
+        reservation,
         expected_version,
     } = request.into_inner();
     let scaling = scaling_change(replicas_min, replicas_max, scale_target.as_deref())?;
     let (begin, deadline) = (begin_ms.map(Timestamp), deadline_ms.map(Timestamp));
-    let has_place = begin.is_some() || deadline.is_some() || nice.is_some();
+    let has_place = begin.is_some() || deadline.is_some() || nice.is_some() || reservation.is_some();
     let has_labels = project.is_some() || !tags.is_empty();
     let has_other =
         walltime.is_some() || preemption_class.is_some() || scaling.is_some() || has_place || name.is_some() || comment.is_some();
     if !has_labels && !has_other {
         let text = "nothing is to be changed: give a walltime, a preemption class, a name, a project, tags, a comment, when it begins, a \
-                    deadline, nice, or how a service scales";
+                    deadline, nice, a reservation, or how a service scales";
         return Err(Status::invalid_argument(text));
     }
     // The record of ended work has no version.
@@ -103,8 +104,20 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
     }
     let before = allocation.spec.walltime;
     let walltime = walltime.map(|wanted| new_walltime(wanted, before)).transpose()?;
-    let change =
-        AllocationChange { name, project, walltime, preemption_class, tags, scaling, begin, deadline, nice, comment, expected_version };
+    let change = AllocationChange {
+        name,
+        project,
+        walltime,
+        preemption_class,
+        tags,
+        scaling,
+        begin,
+        deadline,
+        nice,
+        comment,
+        reservation,
+        expected_version,
+    };
     commit(api, &caller, operator, (&allocation, change)).await?;
     Ok(v1::UpdateAllocationResponse {
         id: allocation.id.to_string(),

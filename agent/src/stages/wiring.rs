@@ -4,6 +4,7 @@ use super::base::Base;
 use super::connections::Connections;
 use crate::gpus::GpuWatching;
 use crate::lane_reports::LaneReports;
+use crate::slurm_names;
 use anyhow::Context as _;
 use lattice_accounting::Accounting;
 use lattice_agent_checkpoint as checkpoint;
@@ -139,6 +140,7 @@ fn slurm_settings(config: &AgentConfig) -> SlurmSettings {
     let address = config.mesh.advertise().parse::<SocketAddr>().ok().map(|address| address.ip());
     SlurmSettings {
         cluster: config.cluster.clone(),
+        names: slurm_names::read(&config.work.slurm_names),
         for_all_work: config.work.slurm_env,
         address: address.filter(|address| !address.is_unspecified()),
     }

@@ -1165,7 +1165,7 @@ pub struct ResourceRequest {
     /// the most nodes that it gets, if more are free when it begins; 0: exactly `nodes`
     #[prost(uint32, tag = "2")]
     pub nodes_max: u32,
-    /// Keys: features (a list with commas), gpu_type, core_count, gpu_count and memory_gb (at least this many), memory_policy,
+    /// Keys: features (a list with commas), gpu_type, core_count, socket_count, gpu_count and memory_gb (at least this many), memory_policy,
     /// require_unified_memory, require_conformance, prefer_same_numa, prefer_local_memory (as memory_policy=local),
     /// allow_cxl_memory (whole nodes only). `topology` is refused: it is the field below. Any other key is a feature of
     /// nodes, with or without a value.
@@ -1210,6 +1210,9 @@ pub struct ResourceRequest {
     /// how long it waits for that topology; then it takes any. 0: as long as it takes
     #[prost(uint64, tag = "15")]
     pub topology_wait_seconds: u64,
+    /// of what the memory was given: "node" (default), "core", "gpu"; it sets Slurm's variables
+    #[prost(string, tag = "16")]
+    pub memory_unit: ::prost::alloc::string::String,
     /// its shares are on a node only with shares of the same user
     #[prost(bool, tag = "14")]
     pub exclusive_user: bool,
@@ -2207,6 +2210,9 @@ pub struct UpdateAllocationRequest {
     /// as in AllocationSpec; empty: none. Of work that has ended, it and the tags can be corrected
     #[prost(string, optional, tag = "14")]
     pub project: ::core::option::Option<::prost::alloc::string::String>,
+    /// as in AllocationSpec; empty: none. Of work that has not begun
+    #[prost(string, optional, tag = "16")]
+    pub reservation: ::core::option::Option<::prost::alloc::string::String>,
     /// Refused with ABORTED unless the settings have this version, as in Allocation, or are already so.
     #[prost(uint64, optional, tag = "15")]
     pub expected_version: ::core::option::Option<u64>,
@@ -13140,6 +13146,9 @@ pub struct Node {
     /// its memory domains that have processors; empty: not known
     #[prost(message, repeated, tag = "23")]
     pub domains: ::prost::alloc::vec::Vec<LocalDomain>,
+    /// its sockets that have processors; 0: not known
+    #[prost(uint32, tag = "26")]
+    pub sockets: u32,
     /// its memory behind CXL, which memory_bytes does not contain
     #[prost(uint64, tag = "24")]
     pub cxl_memory_bytes: u64,

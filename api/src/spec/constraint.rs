@@ -39,6 +39,7 @@ pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<(Const
         match key.as_str() {
             "features" => constraints.features.extend(value.split(',').map(|f| f.trim().to_owned()).filter(|f| !f.is_empty())),
             "core_count" => constraints.cores = at_least()?,
+            "socket_count" => constraints.sockets = at_least()?,
             "gpu_count" => constraints.gpus = at_least()?,
             "memory_gb" => constraints.memory_bytes = u64::from(at_least()?) * GB,
             "memory_policy" => value.clone_into(&mut memory_policy),
@@ -53,7 +54,9 @@ pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<(Const
             }
             GPU_TYPE if value.is_empty() => return Err(invalid(format!("{GPU_TYPE} needs a model, such as {GPU_TYPE}=GH200"))),
             key if value.starts_with(">=") => {
-                return Err(invalid(format!("{key}{value}: only core_count, gpu_count and memory_gb can be compared, and only with >=")));
+                return Err(invalid(format!(
+                    "{key}{value}: only core_count, socket_count, gpu_count and memory_gb can be compared, and only with >="
+                )));
             }
             feature if value.is_empty() => constraints.features.extend([feature.to_owned()]),
             key => constraints.features.extend([format!("{key}={value}")]),
@@ -129,6 +132,7 @@ pub(super) fn from_model(constraints: &Constraints) -> std::collections::HashMap
     let known = [
         ("features", features.join(",")),
         ("core_count", if constraints.cores == 0 { String::new() } else { constraints.cores.to_string() }),
+        ("socket_count", if constraints.sockets == 0 { String::new() } else { constraints.sockets.to_string() }),
         ("gpu_count", if constraints.gpus == 0 { String::new() } else { constraints.gpus.to_string() }),
         ("require_conformance", on(constraints.conformance)),
         (SAME_NUMA, on(constraints.same_numa)),

@@ -1,8 +1,7 @@
 //! The share of each node: `resources.cpus`, `memory_gb` or `memory_bytes`, `gpus`.
 
 use crate::v1;
-use lattice_model::Resources;
-use lattice_model::SpecError;
+use lattice_model::{MemoryUnit, Resources, SpecError};
 
 /// Bytes in one unit of `memory_gb`.
 const GB: u64 = 1 << 30;
@@ -21,6 +20,22 @@ pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<Option
     let asked = Resources { cores: resources.cpus, memory_bytes, gpus: resources.gpus };
     // The model refuses an empty share with a message that names what is missing.
     Ok((resources.shared || asked != Resources::default()).then_some(asked))
+}
+
+/// Of what the memory was given.
+pub(super) fn memory_unit_to_model(resources: Option<&v1::ResourceRequest>) -> Result<MemoryUnit, SpecError> {
+    let name = resources.map_or("", |resources| resources.memory_unit.as_str());
+    match MemoryUnit::NAMES.iter().find(|(known, _)| *known == name) {
+        Some((_, unit)) => Ok(*unit),
+        None if name.is_empty() => Ok(MemoryUnit::Node),
+        None => Err(SpecError::Invalid { field: "memory_unit", why: format!("{name:?} is none of node, core and gpu") }),
+    }
+}
+
+/// The name of the unit; empty: the memory was given for the node.
+pub(super) fn memory_unit_name(unit: MemoryUnit) -> String {
+    let name = MemoryUnit::NAMES.iter().find(|(_, known)| *known == unit && !known.is_node());
+    name.map(|(name, _)| (*name).to_owned()).unwrap_or_default()
 }
 
 pub(super) fn from_model(nodes: u32, share: Option<&Resources>) -> v1::ResourceRequest {

@@ -8,7 +8,7 @@ use lattice_model::{
     DependencyCondition, Distribution, Drain, EntryLaunch, Exposed, IndexRun, LaunchShape, LivenessProbe, Mail, MailEvent, ProbeCheck,
     ScalePolicy, Scaling, SignalTo, TaskGroup, TaskIndices, Timestamp, Timing,
 };
-use lattice_model::{EndWarning, OutputFiles, Resources};
+use lattice_model::{EndWarning, MemoryUnit, OutputFiles, Resources};
 use proptest::prelude::*;
 
 /// All valid checkpoint signals.
@@ -657,7 +657,7 @@ prop_compose! {
         let expression = if topology != Topology::Any || scaling.is_some() { "a|b" } else { expression };
         let choice = lattice_model::feature_expression::parse(expression).unwrap().choice.map(Box::new);
         let constraints = Constraints {
-            features, choice, cores: gpus % 3, gpus, memory_bytes: gib << 30, conformance: gpus % 2 == 1, nodes: named, excluded, topology,
+            features, choice, cores: gpus % 3, sockets: gpus % 2, gpus, memory_bytes: gib << 30, conformance: gpus % 2 == 1, nodes: named, excluded, topology,
             same_numa, cxl_memory,
         };
         let walltime_min = seconds.filter(|_| !is_group && preemption_class % 3 == 0).map(|seconds| Duration::from_secs(seconds.div_ceil(2)));
@@ -670,7 +670,7 @@ prop_compose! {
         AllocationSpec {
             name, tenant, project, vcluster, tags, nodes,
             nodes_max: is_range.then_some(nodes + 1), tasks_per_node, binding,
-            spread: None, topology_wait: None, exclusive_user: gpus % 3 == 1,
+            spread: None, topology_wait: None, exclusive_user: gpus % 3 == 1, memory_unit: MemoryUnit::NAMES[gpus as usize % 3].1,
             share: share.map(|(cores, memory_bytes, gpus)| Resources { cores: cores.max(u32::from(memory_bytes == 0 && gpus == 0)), memory_bytes, gpus }),
             walltime: seconds.map(Duration::from_secs),
             entrypoint,

@@ -224,6 +224,8 @@ pub struct Wanted {
     #[serde(skip_serializing_if = "is_zero")]
     pub cores: u32,
     #[serde(skip_serializing_if = "is_zero")]
+    pub sockets: u32,
+    #[serde(skip_serializing_if = "is_zero")]
     pub gpus: u32,
     #[serde(skip_serializing_if = "is_zero_bytes")]
     pub memory_bytes: u64,
@@ -290,15 +292,41 @@ impl From<Span> for String {
 
 impl Wanted {
     fn of(constraints: &Constraints) -> Self {
-        let Constraints { features, choice, cores, gpus, memory_bytes, conformance, nodes, excluded, topology, same_numa, cxl_memory } =
-            constraints.clone();
+        let Constraints {
+            features,
+            choice,
+            cores,
+            sockets,
+            gpus,
+            memory_bytes,
+            conformance,
+            nodes,
+            excluded,
+            topology,
+            same_numa,
+            cxl_memory,
+        } = constraints.clone();
         let (tight, groups_max) = match topology {
             // That nodes follow each other is not traced.
             Topology::Any | Topology::Contiguous => (false, 0),
             Topology::Tight => (true, 0),
             Topology::AtMost(groups) => (false, groups),
         };
-        Self { features, choice, cores, gpus, memory_bytes, conformance, nodes, excluded, tight, groups_max, same_numa, cxl_memory }
+        Self {
+            features,
+            choice,
+            cores,
+            sockets,
+            gpus,
+            memory_bytes,
+            conformance,
+            nodes,
+            excluded,
+            tight,
+            groups_max,
+            same_numa,
+            cxl_memory,
+        }
     }
 
     fn is_nothing(&self) -> bool {
@@ -324,6 +352,7 @@ impl Request {
             // Traced as its form on the fewest nodes.
             spread,
             share,
+            memory_unit: _,
             topology_wait: _,
             exclusive_user: _,
             constraints,
@@ -390,8 +419,21 @@ impl Request {
 
     /// A specification for which the scheduler decides the same. It is not validated.
     pub fn spec(&self) -> AllocationSpec {
-        let Wanted { features, choice, cores, gpus, memory_bytes, conformance, nodes, excluded, tight, groups_max, same_numa, cxl_memory } =
-            self.constraints.clone();
+        let Wanted {
+            features,
+            choice,
+            cores,
+            sockets,
+            gpus,
+            memory_bytes,
+            conformance,
+            nodes,
+            excluded,
+            tight,
+            groups_max,
+            same_numa,
+            cxl_memory,
+        } = self.constraints.clone();
         let topology = match (tight, groups_max) {
             (true, _) => Topology::Tight,
             (false, 0) => Topology::Any,
@@ -402,8 +444,20 @@ impl Request {
         let shape = LaunchShape { cpus_per_task: self.cpus_per_task, ..LaunchShape::default() };
         let walltime_min = self.walltime_min.map(|span| Duration::from_secs(span.0));
         let timing = Timing { begin: None, deadline: self.deadline.map(|moment| moment.0), walltime_min };
-        let constraints =
-            Constraints { features, choice, cores, gpus, memory_bytes, conformance, nodes, excluded, topology, same_numa, cxl_memory };
+        let constraints = Constraints {
+            features,
+            choice,
+            cores,
+            sockets,
+            gpus,
+            memory_bytes,
+            conformance,
+            nodes,
+            excluded,
+            topology,
+            same_numa,
+            cxl_memory,
+        };
         AllocationSpec {
             nodes: self.nodes,
             nodes_max: self.nodes_max,
@@ -464,8 +518,22 @@ mod tests {
             let choice =
                 lattice_model::feature_expression::parse(if tight { "(a|b)&[c|d]" } else { "a*1&(b&c)*2" }).unwrap().choice.map(Box::new);
             let groups_max = if tight { 0 } else { gpus };
-            let cores = gpus / 2;
-            Wanted { features, choice, cores, gpus, memory_bytes, conformance, nodes, excluded, tight, groups_max, same_numa, cxl_memory }
+            let (cores, sockets) = (gpus / 2, gpus / 3);
+            Wanted {
+                features,
+                choice,
+                cores,
+                sockets,
+                gpus,
+                memory_bytes,
+                conformance,
+                nodes,
+                excluded,
+                tight,
+                groups_max,
+                same_numa,
+                cxl_memory,
+            }
         });
         let nodes = (1..9_u32, proptest::option::of(9..20_u32), proptest::option::of(amount), prop_oneof![Just(Wanted::default()), wanted]);
         let tasks = (1..9_u32, 0..9_u32, 0..9_u32);

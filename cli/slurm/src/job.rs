@@ -4,13 +4,12 @@ use crate::context::Context;
 use crate::state::{self, JobState};
 use crate::units::folded;
 use lattice_api::v1;
+use lattice_cli_syntax::slurm::PRIORITY_MAX;
 use lattice_model::output_files::{NameFacts, has_pattern};
 use lattice_model::{DEFAULT_VCLUSTER, hostlist};
 use std::path::Path;
 use std::rc::Rc;
 
-/// The priority of work that is first in its queue; each place behind it has one less.
-const PRIORITY_MAX: u64 = 4_294_901_760;
 /// The preemption class of work that names none.
 const CLASS_DEFAULT: u8 = 5;
 /// The code that Slurm reports for a job that had too little memory, as its signal.

@@ -19,8 +19,10 @@ pub async fn run(session: &Session, args: Update) -> Result<u8, Failure> {
     let Update { ids, changes } = args;
     let scaling = scaling_texts(&changes);
     let (clock, place) = (local_clock(), place_texts(&changes));
-    let Changes { walltime, preemption_class, name, project, tags, min_nodes, max_nodes, scale_target, begin, deadline, nice, comment } =
-        changes;
+    let reservation = changes.new_reservation();
+    let Changes {
+        walltime, preemption_class, name, project, tags, min_nodes, max_nodes, scale_target, begin, deadline, nice, comment, ..
+    } = changes;
     let begin = begin.map(|begin| begin.resolve("--begin", &clock)).transpose()?;
     let deadline = match deadline {
         Some(NewDeadline::At(time)) => Some(time.resolve("--deadline", &clock)?.0),
@@ -48,6 +50,7 @@ pub async fn run(session: &Session, args: Update) -> Result<u8, Failure> {
                     deadline_ms: deadline,
                     nice,
                     comment: comment.clone(),
+                    reservation: reservation.clone(),
                     expected_version: None,
                 };
                 answer(client.allocations().update(request)).await
@@ -91,11 +94,13 @@ fn new_walltime(typed: NewWalltime) -> Result<Walltime, Failure> {
     })
 }
 
-/// Its place in the queue and its comment, of what was to be changed.
+/// Its place in the queue, its comment and its reservation, of what was to be changed.
 fn place_texts(changes: &Changes) -> Vec<String> {
     let nice = changes.nice.map(|nice| format!("nice {nice}"));
     let comment = changes.comment.as_ref().map(|comment| if comment.is_empty() { "no comment" } else { "another comment" }.to_owned());
-    nice.into_iter().chain(comment).collect()
+    let reservation = changes.new_reservation();
+    let reservation = reservation.map(|name| if name.is_empty() { "no reservation".to_owned() } else { format!("the reservation {name}") });
+    nice.into_iter().chain(comment).chain(reservation).collect()
 }
 
 /// How a service scales now, of what was to be changed.
@@ -153,9 +158,14 @@ mod tests {
             deadline: None,
             nice: None,
             comment: None,
+            reservation: None,
+            no_reservation: false,
         };
         assert!(place_texts(&none).is_empty());
         assert!(scaling_texts(&none).is_empty());
+        let taken_away = Changes { no_reservation: true, ..none };
+        assert_eq!(place_texts(&taken_away), ["no reservation"]);
+        let none = Changes { no_reservation: false, ..taken_away };
         let all = Changes { min_nodes: Some(1), max_nodes: Some(6), scale_target: "0.70".parse().ok(), ..none };
         assert_eq!(scaling_texts(&all), ["at least 1 replica", "at most 6 replicas", "the target 0.7"]);
     }

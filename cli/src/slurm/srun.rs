@@ -64,6 +64,8 @@ The options are those of Slurm's srun(1). What becomes of each is in the guide,
 docs/reference/slurm-options.md; `lattice launch --help` shows the same command
 with Lattice's own options.
 ";
+/// The level of `srun`'s messages without -v and -Q, as ranks see it.
+const SRUN_DEBUG_DEFAULT: u8 = 3;
 const MPI_TYPES: &str = "MPI plugin types are...\n\tnone\n\tpmi2\n\tpmix\n";
 
 pub async fn run(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
@@ -181,6 +183,8 @@ fn other_allocation(own: &OwnOptions, ours: Option<&str>) -> Result<Option<Strin
 fn set_own_options(launch: &mut Launch, own: &OwnOptions) -> Result<(), Failure> {
     // Programs that are started by srun read SLURM_PROCID and the like.
     launch.flags.layout.slurm_env = true;
+    let log_level = SRUN_DEBUG_DEFAULT.saturating_add(own.verbose).saturating_sub(own.quiet);
+    launch.flags.env.push(("SRUN_DEBUG".to_owned(), log_level.to_string()));
     launch.label |= own.label;
     launch.pty |= own.pty;
     if launch.label && launch.pty {
@@ -236,11 +240,12 @@ mod tests {
 
     #[test]
     fn what_srun_does_itself_is_set() {
-        let own = OwnOptions { label: true, mpi: Some("pmix_v5".into()), chdir: Some("/d".into()), ..OwnOptions::default() };
+        let own = OwnOptions { label: true, verbose: 2, mpi: Some("pmix_v5".into()), chdir: Some("/d".into()), ..OwnOptions::default() };
         let mut launch = parse(&[], words("a")).unwrap();
         set_own_options(&mut launch, &own).unwrap();
         assert!(launch.label && launch.flags.layout.slurm_env && is_mpi(&launch, Path::new("/")));
         assert_eq!((launch.flags.pmi, launch.flags.chdir.as_deref()), (Some(Wireup::Pmix), Some("/d")));
+        assert_eq!(launch.flags.env, [("SRUN_DEBUG".to_owned(), "5".to_owned())]);
         let both = OwnOptions { label: true, pty: true, ..OwnOptions::default() };
         assert!(set_own_options(&mut launch, &both).is_err());
     }

@@ -7,7 +7,7 @@ use lattice_model::feature_expression::{self, ExpressionError};
 use std::collections::{BTreeMap, HashMap};
 
 /// Constraints whose value is the least amount that a node must have.
-const AMOUNT_CONSTRAINTS: [&str; 3] = ["core_count", "gpu_count", "memory_gb"];
+const AMOUNT_CONSTRAINTS: [&str; 4] = ["core_count", "socket_count", "gpu_count", "memory_gb"];
 
 /// What the options ask of nodes.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -125,7 +125,7 @@ mod tests {
         for wrong in ["x>=3", "x>3", "memory_gb<4", "gpu_count=1&gpu_count=2", "rack=a,rack=b"] {
             refused(wrong);
         }
-        assert!(refused("x>3").starts_with("--constraint x>3: only core_count, gpu_count and memory_gb can be compared"));
+        assert!(refused("x>3").starts_with("--constraint x>3: only core_count, socket_count, gpu_count and memory_gb can be compared"));
     }
 
     #[test]

@@ -69,8 +69,8 @@ pub struct SubmitFlags {
     /// Share the nodes: take this many GPUs of each [default: none]
     #[arg(long, aliases = ["gpus-per-node", "gpu-count"], value_name = "N", overrides_with = "gpus", value_parser = clap::value_parser!(u32).range(1..))]
     pub gpus: Option<u32>,
-    /// What each node must have, separated by commas: nvme_scratch, gpu, gpu_type=GH200, core_count>=32, gpu_count=4,
-    /// memory_gb>=512, require_unified_memory, allow_cxl_memory, or a feature that the site defines; or what is preferred:
+    /// What each node must have, separated by commas: nvme_scratch, gpu, gpu_type=GH200, core_count>=32, socket_count>=2,
+    /// gpu_count=4, memory_gb>=512, require_unified_memory, allow_cxl_memory, or a feature that the site defines; or what is preferred:
     /// prefer_same_numa, prefer_local_memory. Of features also a|b and (a|b)&c; [a|b]: all nodes have the same one;
     /// a*2&b*4: 2 nodes with a and 4 with b
     #[arg(short = 'C', long, alias = "constraints", value_name = "LIST")]

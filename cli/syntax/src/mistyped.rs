@@ -176,6 +176,7 @@ fn hint_of_slurm(option: &'static SlurmOption) -> Option<HintOfSlurm> {
         (Rule::Own(_, remedy), _) => remedy.to_owned(),
         (Rule::By(_), "gres" | "gpus-per-node") => "use --gpus=N for each node, and --constraint gpu_type=KIND for their kind".to_owned(),
         (Rule::By(_), "mincpus") => "use --constraint=core_count>=N".to_owned(),
+        (Rule::By(_), "ntasks-per-socket") => "use --cpu-bind=sockets and --constraint=socket_count>=N".to_owned(),
         (Rule::By(_), "use-min-nodes") => "write one number of nodes, such as -N 2".to_owned(),
         (Rule::By(_), "export") => "use --export and --env".to_owned(),
         (Rule::By(_), "qos") => "use --preemption-class".to_owned(),

@@ -28,6 +28,7 @@ mod translation;
 mod value_error;
 mod values;
 
+pub use amounts::{PRIORITY_MAX, nice_of_priority};
 pub use arguments::{Arguments, Given, find_option, read_arguments};
 pub use environment::read_environment;
 pub use job::{Job, Piece};

@@ -123,6 +123,7 @@ pub fn build(flags: &SubmitFlags, program: Program, context: Context) -> Result<
             memory_bytes,
             memory_gb: flags.memory_gb.unwrap_or_default(),
             gpus,
+            memory_unit: flags.amounts.memory_unit().to_owned(),
             exclude: exclude.iter().map(ToString::to_string).collect(),
             // With the other times.
             topology_wait_seconds: 0,

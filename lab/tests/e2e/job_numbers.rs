@@ -98,13 +98,23 @@ fn variables(w: &World) {
     let line = format!("{number} {number} default 1 1\n");
     assert_eq!((log.matches(&line).count(), log.contains("timed\n")), (2, true), "{log}");
 
-    let before = configure(&w.dir, "n2", "work: {slurm_env: true}");
+    let names = w.dir.join("slurm-names.yaml");
+    std::fs::write(&names, "partition_mapping: {normal: default}\nqos_mapping: {low: 2}\n").unwrap();
+    let before = configure(&w.dir, "n2", &format!("work: {{slurm_env: true, slurm_names: {}}}", names.display()));
     faults::restart_node(&w.dir, "n2").unwrap();
     w.wait("n2 to be ready", || w.lattice.nodes().is_ok_and(|nodes| nodes.iter().any(|(node, state)| node == "n2" && state == "Ready")));
     let (number, log) = run(&["-w", "n2"]);
+    // What the memory was asked for, the site's name of the class, and the pid of the script and of its rank.
+    let says = "echo $SLURM_JOB_QOS $SLURM_MEM_PER_CPU $SLURM_MEM_PER_NODE; test $SLURM_TASK_PID = $$ && echo own";
+    let more = w.script("more-variables.sh", &format!("#!/bin/sh\n{says}\n{lattice} launch -n 1 sh -c '{says}'\n"));
+    let options = ["-w", "n2", "--mem-per-core=64M", "--cores=1", "--walltime=5m", "--preemption-class=2"];
+    let (id, _) = submit(w, &[&options[..], &[&more]].concat());
+    w.ended(&id);
+    let log_of_more = w.log(&id);
     std::fs::write(w.dir.join("n2/agent.yaml"), before).unwrap();
     faults::restart_node(&w.dir, "n2").unwrap();
-    assert_eq!(log.matches(&format!("{number} {number} default 1 1\n")).count(), 2, "{log}");
+    assert_eq!(log.matches(&format!("{number} {number} normal 1 1\n")).count(), 2, "{log}");
+    assert_eq!((log_of_more.matches("low 64\n").count(), log_of_more.matches("own\n").count()), (2, 2), "{log_of_more}");
 }
 
 fn restarted(w: &World) {

@@ -71,6 +71,8 @@ fn places(w: &World) {
         (&["-n", "7", "--distribution=plane=2"], "0011220"),
         (&["-N", "2", "--tasks-per-node", "2", "-m", "cyclic"], "0101"),
         (&["-w", &format!("{},{},{}", nodes[2], nodes[0], nodes[2])], "202"),
+        // The first node coordinates the launch and has no rank of it.
+        (&["-w", &format!("{},{},{}", nodes[2], nodes[1], nodes[2])], "212"),
     ] {
         assert_eq!(lines(&launch(args)), expected(&nodes, of, one), "{args:?}");
     }
@@ -134,7 +136,6 @@ fn bad_ends(w: &World) {
         (&["--tasks-per-node", "1", "-N", "2"][..], "2 nodes × 1 task per node are 2 ranks, not the 3"),
         (&["-N", "9", "-n", "9"], "nodes: 9 given; the allocation has 3"),
         (&["-w", "n77,n77,n77"], "n77 is none of the allocation's nodes"),
-        (&["-w", &elsewhere, "-n", "2"], "must have one"),
         (&["-w", &all, "-n", "2"], "it places 3 ranks, and -n requests 2"),
         (&["-c", "60000"], "ask for fewer with --cpus-per-task"),
         (&["-m", "diagonal"], "none of block, cyclic, plane=N"),
@@ -143,6 +144,12 @@ fn bad_ends(w: &World) {
         let done = w.run(&[&["launch", "--alloc", &id], args.as_slice(), &["--", "/bin/true"]].concat());
         assert!(done.code() != 0 && done.err().contains(why), "{args:?}: {} {}", done.code(), done.err());
     }
+    let json = format!("--exit-table={}", table.display());
+    let without_first = ["launch", "--alloc", &id, "-w", &elsewhere, "--no-kill-on-bad-exit", &json, "-o", "json", "--"];
+    let done = w.run(&[&without_first[..], &["/bin/sh", "-c", "exit $LATTICE_RANK"]].concat());
+    let rows: Value = serde_json::from_str(&std::fs::read_to_string(&table).unwrap()).unwrap();
+    let row = |rank: usize| json!({"rank": rank, "node": nodes[rank + 1], "ended": "exited", "code": rank});
+    assert_eq!((done.code(), rows), (1, json!([row(0), row(1)])), "{}", done.err());
     w.ok(&["cancel", &id]);
     w.ended(&id);
     // Without --alloc, -w names the nodes that the new job requests.

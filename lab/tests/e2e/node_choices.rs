@@ -101,6 +101,7 @@ fn refused(world: &World) {
         (&["-x", "n[1-4]"], 4, "n[1-4] is excluded by --exclude"),
         (&["-x", "n1", "-w", "n1"], 2, "n1 is one of the nodes asked for"),
         (&["-C", "core_count>=100000"], 4, "100000 are wanted"),
+        (&["-C", "socket_count>=1000"], 4, "1000 are wanted"),
         (&["-G", "3", "-N", "2"], 2, "--gpus-total 3 does not divide evenly over 2 nodes"),
         (&["--mem-per-gpu", "1G"], 2, "--mem-per-gpu needs a number of GPUs"),
         (&["--mem=0", "--cores=1"], 2, "--mem=0 asks for all memory of each node, and --cores for a share"),

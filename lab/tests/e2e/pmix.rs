@@ -91,6 +91,10 @@ fn world(w: &World) {
     let two = ["-n", "2", "-m", "cyclic", "--", &program, "a", ":", "-n", "3", &program, "b"];
     let programs = |rank| if rank < 2 { (0, " a") } else { (1, " b") };
     assert_eq!(layout::lines(&w.run(&[&places[..], &two].concat())), layout::expected(&nodes, "01201", programs));
+    // The first node coordinates the launch and has no rank of it.
+    let list = format!("{},{},{}", nodes[2], nodes[1], nodes[2]);
+    let without_first = layout::lines(&w.run(&[&places[..], &["-w", &list, "--", &program]].concat()));
+    assert_eq!(without_first, layout::expected(&nodes, "212", |_| (0, "")));
     w.ok(&["cancel", &id]);
     w.ended(&id);
     // An allocation sets it once for all its launches, also in its script; ordinary programs are not affected.

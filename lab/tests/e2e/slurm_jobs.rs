@@ -157,9 +157,11 @@ fn answers(w: &World) {
     let wrong = site.run("sbatch", &dir, &["-t", "5", "--export=ALL,SLURM_PROCID=1", "--wrap=true"]);
     assert!(wrong.code() == 1 && wrong.err().contains("SLURM_PROCID"), "{}", wrong.err());
     // What it asks of nodes is shown.
-    let asks = site.run("sbatch", &dir, &["--parsable", "-H", "-t", "5", "-w", "n1", "-x", "n2", "--wrap=true"]).out().trim().to_owned();
+    let asks = site.run("sbatch", &dir, &["--parsable", "-H", "-t", "5", "-w", "n1", "-x", "n2", "--priority=1", "--wrap=true"]);
+    assert!(asks.err().contains("--priority=1: behind all work of its class"), "{}", asks.err());
+    let asks = asks.out().trim().to_owned();
     let record = site.run("scontrol", &dir, &["show", "job", &asks]).out();
-    assert!(record.contains("ReqNodeList=n1 ExcNodeList=n2"), "{record}");
+    assert!(record.contains("ReqNodeList=n1 ExcNodeList=n2") && record.contains(" Nice=10000 "), "{record}");
     w.ok(&["cancel", &asks]);
     let quiet = site.run("sbatch", &dir, &["-Q", "--parsable", "-M", "lab", "-H", "-t", "5", "--wrap=true"]);
     let answer = quiet.out().trim().to_owned();
@@ -170,6 +172,8 @@ fn answers(w: &World) {
     let nodes = w.lattice.json(&["nodes"]).unwrap().as_array().unwrap().len().to_string();
     let free = site.run("sbatch", &dir, &["--test-only", "-t", "5", "--wrap=true"]).err();
     assert!(free.contains("Job 0 to start at ") && free.contains(" processors on nodes n"), "{free}");
+    // The site's name of the default queue.
+    assert!(free.trim_end().ends_with(" in partition normal"), "{free}");
     let holds = w.submit(&["-N", &nodes, "-t", "1h", "--", "/bin/sleep", "3600"]);
     w.running(&holds);
     let later = site.run("sbatch", &dir, &["--test-only", "-t", "5", "--wrap=true"]).err();

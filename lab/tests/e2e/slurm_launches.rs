@@ -129,7 +129,8 @@ fn inside(w: &World) {
          {bin}/srun -n 3 sh -c 'exit $LATTICE_RANK' 2> failed; echo $? > failed-code\n\
          {bin}/srun -n 2 -o 'of-%s-%t.out' echo hello\n\
          {bin}/srun -N 1 -r 0 -n 2 sh -c 'echo $LATTICE_NODE' > relative\n\
-         {bin}/srun -N 1 -r 1 true 2> elsewhere; echo $? > elsewhere-code\n\
+         echo in | {bin}/srun -N 1 -r 1 -n 2 sh -c 'cat; echo $LATTICE_NODE $SLURM_NODEID $SLURM_STEP_NUM_NODES' > elsewhere\n\
+         {bin}/srun -w ${{LATTICE_NODELIST##*,}} -n 1 sh -c 'exit 5' 2> named; echo $? > named-code\n\
          {bin}/srun -n 1 -N 2 true 2> fewer\n\
          {bin}/srun -n 1 -t 0:02 sleep 60 2> limit; echo $? > limit-code\n\
          {bin}/srun -n 1 --exclude n9 true 2> excluded; echo $? > excluded-code\n\
@@ -149,9 +150,12 @@ fn inside(w: &World) {
     assert_eq!(content("of-3-0.out") + &content("of-3-1.out"), "hello\nhello\n");
     let first = nodes[0].as_str().unwrap();
     assert_eq!(content("relative"), format!("{first}\n{first}\n"));
-    let elsewhere = content("elsewhere");
-    assert!(elsewhere.contains(&format!("{first} has no rank; it is the allocation's first node")), "{elsewhere}");
-    assert_eq!(content("elsewhere-code"), "1\n");
+    // The job's first node coordinates these steps and has none of their ranks.
+    let second = nodes[1].as_str().unwrap();
+    let on_second = format!("{second} 0 1");
+    assert_eq!(sorted(&content("elsewhere")), ["in", "in", &on_second, &on_second]);
+    assert_eq!(content("named-code"), "5\n", "{}", content("named"));
+    assert!(content("named").contains(&format!("{second}: task 0: Exited with exit code 5")), "{}", content("named"));
     assert_eq!(content("fewer"), "srun: Warning: can't run 1 processes on 2 nodes, setting nnodes to 1\n");
     assert_eq!(content("limit-code"), "143\n", "{}", content("limit"));
     assert!(content("limit").contains("srun: the time limit of the step is over\n"), "{}", content("limit"));

@@ -162,11 +162,14 @@ fn changes(w: &World) {
     let files = format!("--output={}/%x-%j.out", w.dir.display());
     let id = w.submit(&["--cores=1", "--walltime=1h", "--hold", "--name=query-change", &files, "--", "/bin/true"]);
     let job = number(w, &id);
-    ok(w, "scontrol", &["update", &format!("JobId={job}"), "TimeLimit=30", "JobName=query-changed"]);
+    ok(w, "scontrol", &["update", &format!("JobId={job}"), "TimeLimit=30", "JobName=query-changed", "Priority=TOP"]);
+    let between = slurm(w, "scontrol", &["update", &format!("JobId={job}"), "Priority=100"]);
+    assert!(between.code() == 1 && between.err().contains("Priority=TOP puts it first"), "{}", between.err());
     let shown = ok(w, "scontrol", &["show", "job", &job]);
     for piece in [
         "JobName=query-changed\n",
         "TimeLimit=00:30:00",
+        " Nice=-10000 ",
         "JobState=PENDING Reason=JobHeldUser",
         "Partition=default\n",
         &format!("StdOut={}/query-changed-{job}.out\n", w.dir.display()),

@@ -2,8 +2,8 @@
 
 use super::reservations::RESERVATIONS_MAX;
 use super::scenarios::{Story, id, node, prepared, spec, user};
-use super::{Action, Outcome, Refusal, ReservationChange};
-use lattice_model::{AllocationSpec, AuditAction, Epoch, Principal, RequeuePolicy, Timestamp};
+use super::{Action, AllocationChange, Outcome, Refusal, ReservationChange, UpdateRefusal};
+use lattice_model::{AllocationSpec, AuditAction, AuditRecord, Epoch, Principal, RequeuePolicy, Timestamp};
 use std::time::Duration;
 
 const HOUR_MS: u64 = 3_600_000;
@@ -68,6 +68,29 @@ fn other_work_is_on_its_nodes_only_if_it_has_ended_before_the_window() {
     // What has nodes keeps them when the window begins.
     s.pass(start.since_ms(s.now()));
     assert!(!s.ledger.allocation(id(1)).unwrap().state.is_without_nodes());
+}
+
+#[test]
+fn the_reservation_of_work_that_waits_is_changed() {
+    let mut s = Story::new(2);
+    let course = reservation(&s, "course", &[0], 60_000);
+    let start = course.start.unwrap();
+    s.done(set(course));
+    submit(&mut s, 1, ten_minutes(None), 7).unwrap();
+    let change = |name: &str| {
+        let change = AllocationChange { reservation: Some(name.to_owned()), ..AllocationChange::default() };
+        Action::UpdateAllocation { allocation: id(1), by: user(7), change, as_operator: false }
+    };
+    assert!(matches!(s.act(change("cuorse")), Err(Refusal::NoSuchReservation { .. })));
+    let details = |records: Vec<AuditRecord>| records.into_iter().map(|record| record.detail).collect::<Vec<_>>();
+    assert_eq!(details(s.acted(change("course"))), ["reservation course instead of none while Pending"]);
+    assert_eq!(submit(&mut s, 1, ten_minutes(None), 7), Ok(Outcome::Submitted { number: 1 }), "it is known as what was submitted");
+    s.pass(start.since_ms(s.now()));
+    assert_eq!(conflict(s.claim(1, &[1])), "n1 is not a node of reservation course");
+    assert_eq!(details(s.acted(change(""))), ["reservation none instead of course while Pending"]);
+    s.claimed(1, &[1]);
+    let has_begun = matches!(s.act(change("course")), Err(Refusal::Update { why: UpdateRefusal::HasBegun { .. }, .. }));
+    assert!(has_begun && s.acted(change("")).is_empty());
 }
 
 #[test]

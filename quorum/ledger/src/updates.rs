@@ -8,7 +8,8 @@
 //!
 //! What its present claim uses counts for the project that it has when the claim ends.
 //!
-//! A time at which it begins and a deadline are for work that has not begun. Work that is in its queue keeps its place there.
+//! A time at which it begins, a deadline and a reservation are for work that has not begun. Work that is in its
+//! queue keeps its place there.
 //!
 //! An allocation with nodes keeps at least a minute of its walltime. If nodes of it are lent, it stays
 //! work to which they are lent.
@@ -76,6 +77,9 @@ pub struct AllocationChange {
     /// For people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
+    /// The reservation on whose nodes it begins; empty: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<String>,
     /// The change is refused unless the settings have this version ([`Allocation::version`]), or are already so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_version: Option<u64>,
@@ -121,7 +125,7 @@ impl AllocationChange {
     /// Its approximate size in the log, in bytes.
     pub fn bytes_about(&self) -> usize {
         let tags: usize = self.tags.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
-        let texts: usize = [&self.name, &self.project, &self.comment].into_iter().flatten().map(String::len).sum();
+        let texts: usize = [&self.name, &self.project, &self.comment, &self.reservation].into_iter().flatten().map(String::len).sum();
         256 + texts + tags
     }
 
@@ -146,6 +150,7 @@ impl AllocationChange {
             timing: self.timing_of(spec),
             nice: self.nice.unwrap_or(spec.nice),
             comment: self.comment.clone().unwrap_or_else(|| spec.comment.clone()),
+            reservation: self.reservation.clone().or_else(|| spec.reservation.clone()).filter(|name| !name.is_empty()),
             preemption_class: self.preemption_class.unwrap_or(spec.preemption_class),
             scaling: match (&spec.scaling, &self.scaling) {
                 (Some(scaling), Some(change)) => Some(Box::new(change.apply_to(scaling))),
@@ -207,11 +212,15 @@ impl Ledger {
         if next.nice < before.nice.min(0) && !as_operator {
             return Err(Refusal::Update { id, why: UpdateRefusal::SmallerNice });
         }
-        if next.timing != before.timing && (change.begin.is_some() || change.deadline.is_some()) {
-            let has_begun = allocation.started_at.is_some() || !state.is_without_nodes();
-            if has_begun {
-                return Err(Refusal::Update { id, why: UpdateRefusal::HasBegun { state: allocation.shown_state() } });
-            }
+        let has_other_times = next.timing != before.timing && (change.begin.is_some() || change.deadline.is_some());
+        let has_begun = allocation.started_at.is_some() || !state.is_without_nodes();
+        if has_begun && (has_other_times || next.reservation != before.reservation) {
+            return Err(Refusal::Update { id, why: UpdateRefusal::HasBegun { state: allocation.shown_state() } });
+        }
+        if next.reservation != before.reservation {
+            self.admits_to_reservation(&next, &allocation.owner, context.at)?;
+        }
+        if has_other_times {
             admits_times(&next, context.at)?;
         } else if next.walltime != before.walltime && state.is_without_nodes() {
             // It would miss its deadline.
@@ -346,6 +355,10 @@ fn details(before: &AllocationSpec, next: &AllocationSpec, state: AllocationStat
     }
     if next.comment != before.comment {
         others.push("another comment".to_owned());
+    }
+    if next.reservation != before.reservation {
+        let name = |spec: &AllocationSpec| spec.reservation.clone().unwrap_or_else(|| "none".to_owned());
+        others.push(format!("reservation {} instead of {}", name(next), name(before)));
     }
     if next.tags != before.tags {
         others.push(format!("tags {} instead of {}", tags_text(&next.tags), tags_text(&before.tags)));

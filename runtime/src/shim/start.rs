@@ -87,6 +87,7 @@ pub fn start_shim(binary: &Path, dir: &ShimDir, config: &ShimConfig) -> Result<S
     let started = process::spawn_loaded(&Program {
         argv: &argv,
         env: &env,
+        pid_variable: None,
         shared_env: None,
         working_dir: Path::new("/"),
         user: None,

@@ -158,6 +158,7 @@ impl RankFiles {
         process::prepare(&Program {
             argv: spec.program_of(self.rank).1,
             env: &self.env,
+            pid_variable: spec.shape.slurm_env.then_some(slurm::PID_VARIABLE),
             shared_env: Some(env),
             working_dir: &spec.working_dir,
             user: Some(around.owner),

@@ -6,6 +6,7 @@ use crate::bridge::Pmix;
 use crate::log_files;
 use crate::rank_input::RankInput;
 use crate::surroundings::Surroundings;
+use lattice_model::layout::RankRun;
 use lattice_model::{LaunchSpec, NodeRanks, RankOutcome, with_causes};
 use lattice_pmi::{Job, Server, process_mapping};
 use lattice_runtime::process::{Environment, NotStarted};
@@ -38,7 +39,7 @@ impl Launch {
             count: part.count,
             ranks: numbers.clone(),
             appnums: numbers.iter().map(appnum).collect(),
-            mapping: process_mapping(&runs),
+            mapping: process_mapping(&among_nodes_with_ranks(&spec, &runs)),
             part: here,
             nodes: spec.nodes.iter().map(|part| part.node.clone()).collect(),
             runs,
@@ -102,6 +103,12 @@ impl Launch {
         };
         Started { launch, pids, failed }
     }
+}
+
+/// The runs with the index of each node among those with ranks.
+fn among_nodes_with_ranks(spec: &LaunchSpec, runs: &[RankRun]) -> Vec<RankRun> {
+    let empty = usize::from(spec.has_empty_head());
+    runs.iter().map(|run| RankRun { node: run.node - empty, ..*run }).collect()
 }
 
 /// The launch's name in PMI and PMIx, the same on all its nodes.

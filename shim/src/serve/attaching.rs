@@ -52,6 +52,7 @@ impl Shim {
         let child = process::spawn(&Program {
             argv,
             env: &self.with_gpus(env),
+            pid_variable: None,
             shared_env: None,
             working_dir,
             user: Some(&self.config.owner),

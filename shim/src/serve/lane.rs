@@ -452,6 +452,7 @@ impl Shim {
         let child = process::spawn(&Program {
             argv: &open.argv,
             env: &env,
+            pid_variable: open.slurm_number.map(|_| slurm::PID_VARIABLE),
             shared_env: Some(&open.env),
             working_dir: &open.working_dir,
             user: Some(&self.config.owner),

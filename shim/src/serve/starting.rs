@@ -8,7 +8,7 @@ use crate::launch::start::{Started, namespace};
 use crate::launch::{BRIDGE, Launch};
 use crate::shim_log::log_line;
 use crate::surroundings::{Inputs, Surroundings};
-use crate::{log_files, script};
+use crate::{log_files, script, slurm};
 use lattice_model::binding::{RankPlace, TooFew};
 use lattice_model::input::NoSuchStdin;
 use lattice_model::launch::{NoSuchPmi, Pmi};
@@ -118,6 +118,7 @@ impl Shim {
         let child = process::spawn(&Program {
             argv: &script::argv(text, args),
             env: &self.with_gpus(env),
+            pid_variable: slurm::pid_variable_of(env),
             shared_env: None,
             working_dir,
             user: Some(&self.config.owner),
@@ -167,7 +168,7 @@ impl Shim {
     fn start_bridge(&self, spec: &LaunchSpec) -> Result<Option<Bridge>, LaunchRefused> {
         self.check(spec)?;
         let asked = spec.pmi()?;
-        if !asked.has_pmix(spec.size()) {
+        if !asked.has_pmix(spec.size()) || spec.ranks_on(&self.node).is_empty() {
             return Ok(None);
         }
         let token = socket_token(spec.number, BRIDGE);
@@ -280,14 +281,17 @@ impl Shim {
             Ok(checked) => checked,
             Err(refused) => return self.refuse(spec.id, with_causes(&refused)),
         };
-        let pmix = bridge.map(|(bridge, env)| {
+        // Without ranks here no library is needed, but the servers of other nodes call this one.
+        let is_empty = part.count == 0 && spec.pmi().is_ok_and(|asked| asked.has_pmix(spec.size()));
+        let (bridge, env) = bridge.map(|(bridge, env)| (Some(bridge), env)).unwrap_or_default();
+        let pmix = (bridge.is_some() || is_empty).then(|| {
             let here = spec.nodes.iter().position(|one| one.node == part.node).and_then(|at| u32::try_from(at).ok()).unwrap_or(u32::MAX);
             let parts = spec
                 .runs()
                 .into_iter()
                 .flat_map(|run| std::iter::repeat_n(u32::try_from(run.node).unwrap_or(u32::MAX), run.count as usize));
             let server = PmixServer::new(&spec.ranks_on(&part.node), parts.collect(), here);
-            Pmix { server, bridge: Some(bridge), env }
+            Pmix { server, bridge, env }
         });
         self.agent.send(&FromShim::LaunchStarted { launch: spec.clone() });
         let inputs = self.open_rank_files(&spec, &part);
@@ -318,11 +322,15 @@ impl Shim {
         }
         let ranks: u64 = spec.nodes.iter().map(|n| u64::from(n.count)).sum();
         let part = spec.part(&self.node).ok_or_else(|| LaunchRefused::NoRanks(self.node.clone()))?;
-        let sane = u32::try_from(ranks).is_ok() && spec.nodes.iter().all(|n| (1..=TASKS_PER_NODE_MAX).contains(&n.count));
-        if !sane || spec.check().is_err() || spec.ranks_on(&part.node).first() != Some(&part.first) {
+        let counts = spec.nodes_with_ranks().iter().all(|n| (1..=TASKS_PER_NODE_MAX).contains(&n.count));
+        let first = spec.ranks_on(&part.node).first().copied();
+        if !counts || u32::try_from(ranks).is_err() || spec.check().is_err() || first != Some(part.first).filter(|_| part.count > 0) {
             return Err(LaunchRefused::BadRanks { count: part.count, first: part.first, node: self.node.clone() });
         }
         spec.stdin()?;
+        if part.count == 0 {
+            return Ok((part.clone(), Vec::new()));
+        }
         let cpus_per_task = spec.shape.cpus_per_task;
         let places = self.config.placement.as_ref().map(|p| p.share_out(&spec.binding, part.count, cpus_per_task)).transpose();
         Ok((part.clone(), places?.unwrap_or_default()))

@@ -1,8 +1,9 @@
 //! The configuration's sections `work`, `images` and `launch`.
 
-use super::setting::{SettingError, within};
+use super::setting::{SettingError, absolute, within};
 use lattice_pmi::{FANOUT_MAX, FANOUT_MIN};
 use serde::Deserialize;
+use std::path::PathBuf;
 
 /// What work on this node may do, and how it is treated.
 #[derive(Clone, Debug, Deserialize)]
@@ -28,6 +29,9 @@ pub struct WorkSettings {
     /// work that asks for them (`--slurm-env`) and scripts with `#SBATCH` lines. Set it alike on all
     /// nodes: the node where a launch begins decides for the launch.
     pub slurm_env: bool,
+    /// The site's names of Slurm, for these variables: `lattice-compat.yaml`. Without the file, names are
+    /// those of Lattice. Absolute.
+    pub slurm_names: PathBuf,
 }
 
 /// What the work of an allocation may do at the agent's socket. Operators' requests are refused to
@@ -51,6 +55,7 @@ impl Default for WorkSettings {
             attach_max_concurrent: 5,
             hwloc_xml: true,
             slurm_env: false,
+            slurm_names: "/etc/lattice/lattice-compat.yaml".into(),
         }
     }
 }
@@ -59,7 +64,8 @@ impl WorkSettings {
     /// Checks the ranges.
     pub fn validate(&self) -> Result<(), SettingError> {
         within("work.grace_seconds", self.grace_seconds, 0, 3600)?;
-        within("work.attach_max_concurrent", self.attach_max_concurrent as u64, 1, 1000)
+        within("work.attach_max_concurrent", self.attach_max_concurrent as u64, 1, 1000)?;
+        absolute("work.slurm_names", &self.slurm_names)
     }
 }
 

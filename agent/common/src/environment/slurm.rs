@@ -4,17 +4,36 @@
 use lattice_model::binding::GpuBind;
 use lattice_model::dependency::{DependencyCondition, SINGLETON};
 use lattice_model::layout::Distribution;
-use lattice_model::{AllocationSpec, DEFAULT_VCLUSTER, Dependency, DesiredShare, LaunchShape, NodeId, NodeRanks, hostlist, millis};
+use lattice_model::{
+    AllocationSpec, DEFAULT_VCLUSTER, Dependency, DesiredShare, LaunchShape, MemoryUnit, NodeId, NodeRanks, hostlist, millis,
+};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// A mebibyte: Slurm's unit of memory.
 const MEBIBYTE: u64 = 1 << 20;
+
+/// The QOS of a preemption class that the site has not named.
+const QOS_DEFAULT: &str = "normal";
+
+/// The site's names of Slurm for those of Lattice. A name that is not here is the same in both.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SlurmNames {
+    /// The partition of each vCluster.
+    pub partitions: BTreeMap<String, String>,
+    /// The account of each tenant.
+    pub accounts: BTreeMap<String, String>,
+    /// The QOS of each preemption class; of others it is [`QOS_DEFAULT`].
+    pub qos: BTreeMap<u8, String>,
+}
 
 /// What the site says of these variables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlurmSettings {
     /// The cluster's name.
     pub cluster: String,
+    /// The site's other names.
+    pub names: SlurmNames,
     /// Whether all work of the node gets them, whatever it asks for.
     pub for_all_work: bool,
     /// The address at which other nodes reach this one; `None`: it is a name, or not known.
@@ -37,6 +56,8 @@ pub(super) fn of_job(share: &DesiredShare, slurm: &SlurmSettings) -> Vec<(String
     let list = hostlist::fold(share.nodes.iter());
     let counts = spec.usual_ranks(&share.nodes);
     let vcluster = if spec.vcluster.is_empty() { DEFAULT_VCLUSTER } else { &spec.vcluster };
+    let named = |names: &BTreeMap<String, String>, ours: &str| names.get(ours).map_or_else(|| ours.to_owned(), String::clone);
+    let qos = slurm.names.qos.get(&spec.preemption_class).map_or(QOS_DEFAULT, String::as_str);
     let mut env = vec![
         ("SLURM_CLUSTER_NAME", slurm.cluster.clone()),
         ("SLURM_JOB_ID", share.number.to_string()),
@@ -45,7 +66,8 @@ pub(super) fn of_job(share: &DesiredShare, slurm: &SlurmSettings) -> Vec<(String
         ("SLURM_JOB_USER", share.owner.name.clone()),
         ("SLURM_JOB_UID", share.owner.uid.to_string()),
         ("SLURM_JOB_GID", share.owner.gid.to_string()),
-        ("SLURM_JOB_PARTITION", vcluster.to_owned()),
+        ("SLURM_JOB_PARTITION", named(&slurm.names.partitions, vcluster)),
+        ("SLURM_JOB_QOS", qos.to_owned()),
         ("SLURM_JOB_NODELIST", list.clone()),
         ("SLURM_NODELIST", list),
         ("SLURM_JOB_NUM_NODES", nodes.to_string()),
@@ -56,6 +78,8 @@ pub(super) fn of_job(share: &DesiredShare, slurm: &SlurmSettings) -> Vec<(String
         ("SLURM_NTASKS_PER_NODE", spec.tasks_per_node.to_string()),
         ("SLURM_TASKS_PER_NODE", repeated(counts.iter().map(|n| (1, n.count)))),
         ("SLURM_PRIO_PROCESS", "0".to_owned()),
+        // All work begins with it.
+        ("SLURM_UMASK", "0022".to_owned()),
         ("SLURM_SUBMIT_DIR", submit_dir.to_string_lossy().into_owned()),
     ];
     let if_set = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
@@ -63,7 +87,7 @@ pub(super) fn of_job(share: &DesiredShare, slurm: &SlurmSettings) -> Vec<(String
     let walltime_ms = spec.walltime.map(millis);
     let ends_at = share.started_at.zip(walltime_ms).map(|(started, walltime)| started.0.saturating_add(walltime));
     let optional = [
-        ("SLURM_JOB_ACCOUNT", if_set(&spec.tenant)),
+        ("SLURM_JOB_ACCOUNT", if_set(&named(&slurm.names.accounts, &spec.tenant))),
         ("SLURM_SUBMIT_HOST", if_set(&spec.submit_host)),
         ("SLURM_JOB_COMMENT", if_set(&spec.comment)),
         ("SLURM_JOB_DEPENDENCY", if_set(&dependencies(spec))),
@@ -87,12 +111,19 @@ fn of_amounts(share: &DesiredShare, nodes: u32) -> Vec<(&'static str, String)> {
     let gpus = spec.share.map_or(0, |asked| asked.gpus);
     // The amount in the claim: a request without memory has memory by its cores.
     let memory = spec.share.map_or(0, |_| share.resources.memory_bytes / MEBIBYTE);
+    let has = share.resources;
+    let (memory_variable, units) = match spec.memory_unit {
+        MemoryUnit::Core if has.cores > 0 => ("SLURM_MEM_PER_CPU", has.cores),
+        MemoryUnit::Gpu if has.gpus > 0 => ("SLURM_MEM_PER_GPU", has.gpus),
+        MemoryUnit::Node | MemoryUnit::Core | MemoryUnit::Gpu => ("SLURM_MEM_PER_NODE", 1),
+    };
+    let memory = memory / u64::from(units);
     let gpu_bind = spec.binding.gpu_bind.map(|bind| match bind {
         GpuBind::Closest => "closest".to_owned(),
         GpuBind::None => "none".to_owned(),
     });
     let amounts = [
-        ("SLURM_MEM_PER_NODE", Some(memory).filter(|memory| *memory > 0).map(|memory| memory.to_string())),
+        (memory_variable, Some(memory).filter(|memory| *memory > 0).map(|memory| memory.to_string())),
         ("SLURM_GPUS", positive(gpus.saturating_mul(nodes))),
         ("SLURM_GPUS_PER_NODE", positive(gpus)),
         ("SLURM_GPUS_PER_TASK", positive(spec.binding.gpus_per_task)),
@@ -120,6 +151,7 @@ fn of_shape(shape: &LaunchShape) -> Vec<(&'static str, String)> {
 /// Those of a step, the same for all its ranks, on top of those of its job.
 pub(super) fn of_step(share: &DesiredShare, nodes: &[NodeRanks], shape: &LaunchShape, slurm: &SlurmSettings) -> Vec<(String, String)> {
     let ranks: u32 = nodes.iter().map(|n| n.count).sum();
+    let nodes: Vec<&NodeRanks> = nodes.iter().filter(|n| n.count > 0).collect();
     let list = hostlist::fold(nodes.iter().map(|n| &n.node));
     let counts = repeated(nodes.iter().map(|n| (1, n.count)));
     let mut env = vec![
@@ -227,7 +259,12 @@ mod tests {
     }
 
     fn settings() -> SlurmSettings {
-        SlurmSettings { cluster: "alps".to_owned(), for_all_work: false, address: Some([10, 0, 0, 7].into()) }
+        let names = SlurmNames {
+            partitions: [("default".to_owned(), "normal".to_owned())].into(),
+            accounts: [("physics".to_owned(), "phys01".to_owned())].into(),
+            qos: [(8, "high".to_owned())].into(),
+        };
+        SlurmSettings { cluster: "alps".to_owned(), names, for_all_work: false, address: Some([10, 0, 0, 7].into()) }
     }
 
     fn value(env: &[(String, String)], name: &str) -> Option<String> {
@@ -244,7 +281,9 @@ mod tests {
             ("SLURM_JOB_ID", "12"),
             ("SLURM_JOBID", "12"),
             ("SLURM_CLUSTER_NAME", "alps"),
-            ("SLURM_JOB_PARTITION", "default"),
+            ("SLURM_JOB_PARTITION", "normal"),
+            ("SLURM_JOB_QOS", "normal"),
+            ("SLURM_UMASK", "0022"),
             ("SLURM_JOB_NODELIST", "n[1-3]"),
             ("SLURM_JOB_CPUS_PER_NODE", "8(x2),4"),
             ("SLURM_MEM_PER_NODE", "4096"),
@@ -267,8 +306,28 @@ mod tests {
         (share.requeue_count, share.spec.tenant, share.spec.comment) = (2, "physics".to_owned(), "a run".to_owned());
         let env = of_job(&share, &settings());
         let names = ["SLURM_RESTART_COUNT", "SLURM_JOB_ACCOUNT", "SLURM_JOB_COMMENT", "SLURM_MEM_PER_NODE", "SLURM_GPUS"];
-        let want = [Some("2"), Some("physics"), Some("a run"), None, None];
+        let want = [Some("2"), Some("phys01"), Some("a run"), None, None];
         assert_eq!(names.map(|name| value(&env, name)), want.map(|text| text.map(str::to_owned)));
+    }
+
+    #[test]
+    fn memory_has_the_variable_of_its_unit_and_a_class_the_sites_name() {
+        let mut share = share();
+        share.spec.share = Some(Resources { cores: 8, memory_bytes: 4 << 30, gpus: 2 });
+        let names = ["SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU"];
+        for (unit, want) in [
+            (MemoryUnit::Node, [Some("4096"), None, None]),
+            (MemoryUnit::Core, [None, Some("512"), None]),
+            (MemoryUnit::Gpu, [None, None, Some("2048")]),
+        ] {
+            share.spec.memory_unit = unit;
+            let env = of_job(&share, &settings());
+            assert_eq!(names.map(|name| value(&env, name)), want.map(|text| text.map(str::to_owned)), "{unit:?}");
+        }
+        (share.resources.gpus, share.spec.preemption_class) = (0, 8);
+        let env = of_job(&share, &settings());
+        assert_eq!(names.map(|name| value(&env, name).is_some()), [true, false, false]);
+        assert_eq!(value(&env, "SLURM_JOB_QOS").as_deref(), Some("high"));
     }
 
     #[test]

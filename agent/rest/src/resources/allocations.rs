@@ -216,6 +216,8 @@ struct AllocationChange {
     nice: Option<i32>,
     /// For people; empty: none.
     comment: Option<String>,
+    /// Of work that has not begun: the reservation on whose nodes it begins; empty: none.
+    reservation: Option<String>,
 }
 
 /// Changes an allocation that has not ended; or the project and the tags in the record of one that has.
@@ -263,6 +265,7 @@ async fn update_allocation(
         deadline_ms: change.deadline_ms,
         nice: change.nice,
         comment: change.comment,
+        reservation: change.reservation,
         expected_version,
     };
     let key = if_match.made(calls.allocations().update(request).await)?.into_inner().id;

@@ -44,6 +44,20 @@ pub fn of_job(allocation: &v1::Allocation, number: u64, flags: &SubmitFlags, com
             variables.push(("SLURM_TASKS_PER_NODE", repeated));
         }
     }
+    // Hidden, where the site hides it.
+    variables.extend(
+        allocation
+            .preemption_class
+            .and_then(|class| u8::try_from(class).ok())
+            .map(|class| ("SLURM_JOB_QOS", compat.qos_of(class).to_owned())),
+    );
+    let mebibytes = |bytes: Option<u64>| bytes.filter(|bytes| *bytes > 0).map(|bytes| (bytes >> 20).to_string());
+    let memory = [
+        ("SLURM_MEM_PER_NODE", flags.mem),
+        ("SLURM_MEM_PER_CPU", flags.amounts.mem_per_core),
+        ("SLURM_MEM_PER_GPU", flags.amounts.mem_per_gpu),
+    ];
+    variables.extend(memory.into_iter().filter_map(|(name, bytes)| Some((name, mebibytes(bytes)?))));
     variables.extend(flags.layout.cpus_per_task.map(|cpus| ("SLURM_CPUS_PER_TASK", cpus.to_string())));
     variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
@@ -60,15 +74,18 @@ mod tests {
             nodes: vec!["n1".into(), "n2".into()],
             tasks_per_node: 2,
             vcluster: "batch".into(),
+            preemption_class: Some(8),
             ..Default::default()
         };
-        let compat = Compat::parse("partition_mapping: {long: batch}\n").unwrap();
-        let flags = SubmitFlags { ranks: Some(4), ..Default::default() };
+        let compat = Compat::parse("partition_mapping: {long: batch}\nqos_mapping: {high: 8}\n").unwrap();
+        let flags = SubmitFlags { ranks: Some(4), mem: Some(4 << 30), ..Default::default() };
         let variables = of_job(&allocation, 12, &flags, &compat);
         let value = |name: &str| variables.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
         assert_eq!(value("LATTICE_ALLOC_ID"), Some(allocation.id.as_str()));
         assert_eq!((value("SLURM_JOB_ID"), value("SLURM_JOB_NODELIST"), value("SLURM_NNODES")), (Some("12"), Some("n[1-2]"), Some("2")));
         assert_eq!((value("SLURM_NTASKS"), value("SLURM_TASKS_PER_NODE")), (Some("4"), Some("2(x2)")));
         assert_eq!((value("SLURM_JOB_PARTITION"), value("SLURM_JOB_ACCOUNT")), (Some("long"), None));
+        let of_amounts = ["SLURM_JOB_QOS", "SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU"].map(value);
+        assert_eq!(of_amounts, [Some("high"), Some("4096"), None]);
     }
 }

@@ -11,7 +11,7 @@ use lattice_cli_session::message::write_message_line;
 use lattice_cli_session::session::Session;
 use lattice_cli_syntax::compat::Compat;
 use lattice_model::time::Timestamp;
-use lattice_model::{NodeId, hostlist};
+use lattice_model::{DEFAULT_VCLUSTER, NodeId, hostlist};
 use std::collections::BTreeSet;
 
 pub async fn run(
@@ -28,7 +28,8 @@ pub async fn run(
 
 /// The line of Slurm. A job that is not submitted has no number: 0.
 fn text(spec: &v1::AllocationSpec, expected: Option<&v1::ExpectedStart>, compat: &Compat) -> String {
-    let partition = compat.partition_of(&spec.vcluster);
+    let vcluster = if spec.vcluster.is_empty() { DEFAULT_VCLUSTER } else { &spec.vcluster };
+    let partition = compat.partition_of(vcluster);
     match expected {
         Some(v1::ExpectedStart { start_ms: start_ms @ 1.., nodes, cores, .. }) => {
             let names: BTreeSet<NodeId> = nodes.iter().filter_map(|node| node.parse().ok()).collect();
@@ -63,5 +64,7 @@ mod tests {
         );
         assert_eq!(line(Some(&expected(0, &[]))), "Job 0 would be accepted in partition long; wants 2 nodes, 0 are free");
         assert!(line(None).starts_with("Job 0 would be accepted in partition long; the agent"));
+        let unnamed = text(&v1::AllocationSpec::default(), None, &compat);
+        assert!(unnamed.starts_with("Job 0 would be accepted in partition default; the agent"), "{unnamed}");
     }
 }

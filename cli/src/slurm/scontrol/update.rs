@@ -10,6 +10,7 @@ use lattice_api::v1;
 use lattice_api::v1::update_allocation_request::Walltime;
 use lattice_cli_session::failure::Failure;
 use lattice_cli_session::session::{Session, answer};
+use lattice_cli_syntax::slurm::nice_of_priority;
 use lattice_slurm::time::{Side, parse_limit};
 
 /// The kinds of holds that `State=RESUME` lifts.
@@ -31,7 +32,9 @@ pub async fn run(session: &Session, words: &[String], surroundings: &Surrounding
         }
         (None, _) => return Err(Failure::other("write KEY=VALUE, such as JobId=12 TimeLimit=30")),
     };
-    let (what, changes): (Vec<_>, Vec<_>) = pairs.into_iter().partition(|(key, _)| is_subject(key));
+    // Beside a job's number it is the job's new reservation.
+    let of_job = |key: &str| pairs.iter().any(|(key, _)| key == "jobid") && ["reservationname", "reservation"].contains(&key);
+    let (what, changes): (Vec<_>, Vec<_>) = pairs.iter().cloned().partition(|(key, _)| is_subject(key) && !of_job(key));
     match what.first() {
         Some((key, value)) if key == "jobid" || key == "jobname" || key == "name" => {
             if let Some((other, _)) = what.iter().find(|(key, _)| !["jobid", "jobname", "name"].contains(&key.as_str())) {
@@ -74,6 +77,7 @@ async fn job(session: &Session, ids: &str, changes: &[(String, &str)], surroundi
         match key.as_str() {
             "timelimit" => request.walltime = Some(walltime(value).ok_or_else(|| invalid(key, value))?),
             "jobname" => request.name = Some((*value).to_owned()),
+            "reservationname" | "reservation" => request.reservation = Some((*value).to_owned()),
             "comment" => request.comment = Some((*value).to_owned()),
             "nice" => request.nice = Some(if value.is_empty() { 100 } else { value.parse().map_err(|_| invalid(key, value))? }),
             "starttime" | "eligibletime" => request.begin_ms = Some(time(Side::Future)?),
@@ -87,8 +91,8 @@ async fn job(session: &Session, ids: &str, changes: &[(String, &str)], surroundi
             }
             "priority" if *value == "0" => hold = Some(true),
             "priority" => {
-                return Err(Failure::other("Priority= cannot be changed: scores decide the order of a queue")
-                    .hint("Nice= and QOS= change a job's place; Priority=0 holds it"));
+                let hint = "Priority=TOP puts it first, for operators, and 1 last; 0 holds it; Nice= and QOS= change its place";
+                request.nice = Some(nice_of_priority(value).ok_or_else(|| invalid("priority", value).hint(hint))?);
             }
             "partition" | "account" => {
                 return Err(Failure::other(format!("{key}= cannot be changed: a job stays in its queue and account"))
@@ -96,7 +100,7 @@ async fn job(session: &Session, ids: &str, changes: &[(String, &str)], surroundi
             }
             _ => {
                 return Err(Failure::other(format!("{key}= cannot be changed"))
-                    .hint("these can: TimeLimit, JobName, Comment, Nice, StartTime, Deadline, QOS and Priority=0"));
+                    .hint("these can: TimeLimit, JobName, Comment, Nice, StartTime, Deadline, ReservationName, QOS and Priority"));
             }
         }
     }

@@ -30,8 +30,8 @@ to at least a minute more than the work has run, lower the class, and change
 name, project, tags and comment. Operators may also lengthen the walltime and
 raise the class then. If one change is refused, nothing changes.
 
---begin and --deadline are for work that has not begun. Work that is in its
-queue keeps its place there; --nice moves it.
+--begin, --deadline, --reservation and --no-reservation are for work that has
+not begun. Work that is in its queue keeps its place there; --nice moves it.
 
 Of a task group, all of this can be changed until it has ended; of a scaled
 service, all but the walltime, which it does not have. It holds for the lanes or
@@ -105,6 +105,19 @@ pub struct Changes {
     /// A text for people; empty: none
     #[arg(long, value_name = "TEXT")]
     pub comment: Option<String>,
+    /// Of work that has not begun: begin on the nodes of this reservation, while it is open
+    #[arg(long, value_name = "NAME", conflicts_with = "no_reservation", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub reservation: Option<String>,
+    /// Of work that has not begun: begin on any nodes
+    #[arg(long)]
+    pub no_reservation: bool,
+}
+
+impl Changes {
+    /// The new reservation, as requests name it; empty: none.
+    pub fn new_reservation(&self) -> Option<String> {
+        if self.no_reservation { Some(String::new()) } else { self.reservation.clone() }
+    }
 }
 
 /// A deadline, or none.
@@ -201,6 +214,14 @@ mod tests {
     }
 
     #[test]
+    fn a_reservation_is_named_or_taken_away() {
+        let of = |line: &[&str]| parsed(line).map(|update| update.changes.new_reservation());
+        assert_eq!(of(&["1", "--reservation=course"]), Ok(Some("course".to_owned())));
+        assert_eq!((of(&["1", "--no-reservation"]), of(&["1", "--nice=1"])), (Ok(Some(String::new())), Ok(None)));
+        assert!(of(&["1", "--reservation=x", "--no-reservation"]).is_err() && of(&["1", "--reservation="]).is_err());
+    }
+
+    #[test]
     fn at_least_one_change_is_needed_and_all_are_possible() {
         let missing = parsed(&["1"]).unwrap_err();
         let options = ["--walltime", "--preemption-class", "--name", "--tag", "--min-nodes", "--max-nodes", "--scale-target"];
@@ -208,9 +229,9 @@ mod tests {
         assert!(parsed(&["--name", "x"]).is_err(), "of what?");
         assert!(parsed(&["1", "--preemption-class", "11"]).is_err());
         let Update { ids, changes } = parsed(&["1", "2", "-t", "+1h", "--priority", "7", "-J", "x", "--tags", "a=1,b="]).unwrap();
-        let Changes { walltime, preemption_class, name, project, tags, min_nodes, max_nodes, scale_target, begin, deadline, nice, comment } =
+        assert_eq!((changes.new_reservation(), &changes.project), (None, &None));
+        let Changes { walltime, preemption_class, name, tags, min_nodes, max_nodes, scale_target, begin, deadline, nice, comment, .. } =
             changes;
-        assert_eq!(project, None);
         assert_eq!((min_nodes, max_nodes, scale_target), (None, None, None));
         assert_eq!((begin, deadline, nice, comment), (None, None, None, None));
         assert_eq!(tags, [("a".to_owned(), "1".to_owned()), ("b".to_owned(), String::new())]);

@@ -3,6 +3,13 @@
 use super::option::{Around, Meaning};
 use super::value_error::ValueError;
 use crate::memory;
+use lattice_model::timing::NICE_MAX;
+
+/// The priority of work that is first in its queue; each place behind it has one less.
+pub const PRIORITY_MAX: u64 = 4_294_901_760;
+
+const FIRST: &str = "first in its queue, as by --nice=-10000, which operators may give";
+const LAST: &str = "behind all work of its class, as by --nice=10000";
 
 /// `--mem`: of each node; a bare number is MiB. 0 is all memory, which a whole node has.
 pub(super) fn memory_of_node(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
@@ -92,6 +99,27 @@ pub(super) fn nice(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
     Ok(Meaning::word(format!("--nice={nice}")))
 }
 
+/// `--priority`: first or last in the queue. The place of other priorities would depend on what else waits.
+pub(super) fn priority(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
+    let note = |nice: i32| Some(if nice < 0 { FIRST } else { LAST });
+    match nice_of_priority(value) {
+        Some(nice) => Ok(Meaning { words: vec![format!("--nice={nice}")], note: note(nice) }),
+        None if value == "0" => Err(ValueError::not_honoured(value, "use --hold")),
+        None => Err(ValueError::not_honoured(value, "TOP is first, for operators, and 1 is last; --nice=N is N minutes later")),
+    }
+}
+
+/// The `nice` that a priority means here: that of `TOP`, and of what is above all that squeue shows, puts work first; that
+/// of 1 puts it last. `None`: it means no place.
+pub fn nice_of_priority(text: &str) -> Option<i32> {
+    let is_top = || text.parse().is_ok_and(|priority: u64| (PRIORITY_MAX..=u64::from(u32::MAX)).contains(&priority));
+    match text {
+        "1" => Some(NICE_MAX),
+        _ if text.eq_ignore_ascii_case("TOP") || is_top() => Some(-NICE_MAX),
+        _ => None,
+    }
+}
+
 /// `--ntasks-per-gpu`: the numbers of GPUs are needed too, so this checks the number only.
 pub(super) fn ranks_of_gpu(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
     whole_number(value, "ranks").map(|_| Meaning::default())
@@ -103,6 +131,11 @@ pub(super) fn ranks_of_core(value: &str, _: Around<'_>) -> Result<Meaning, Value
         1 => Ok(Meaning::default()),
         _ => Err(ValueError::not_honoured(value, "cores are counted, not their threads: use -n, --ntasks-per-node and -c")),
     }
+}
+
+/// `--ntasks-per-socket`: the number of sockets follows from the ranks of a node, so this checks the number only.
+pub(super) fn ranks_of_socket(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
+    whole_number(value, "ranks").map(|_| Meaning::default())
 }
 
 /// A number that is not 0.
@@ -152,6 +185,19 @@ mod tests {
         assert_eq!(of_node("16G").as_deref(), Ok("--mem=16G"));
         assert_eq!((of_node("0").as_deref(), of_node("0G").as_deref()), (Ok("--mem=0"), Ok("--mem=0")));
         assert!(of_node("much").is_err() && of_node("").is_err());
+    }
+
+    #[test]
+    fn a_priority_is_the_first_or_the_last_place() {
+        for (text, nice) in [("TOP", -10_000), ("top", -10_000), ("4294901760", -10_000), ("4294967295", -10_000), ("1", 10_000)] {
+            let meaning = with_names(|around| priority(text, around)).unwrap();
+            assert_eq!(meaning.words, [format!("--nice={nice}")], "{text}");
+            assert_eq!(meaning.note, Some(if nice < 0 { FIRST } else { LAST }));
+        }
+        for refused in ["0", "100", "4294901759", "4294967296", "-1", "high", ""] {
+            let why = with_names(|around| priority(refused, around)).unwrap_err();
+            assert!(why.remedy().is_some(), "{refused}");
+        }
     }
 
     #[test]

@@ -84,6 +84,7 @@ pub(super) fn complete(command: Command, all: &[Given], job: &mut Job) -> Result
             }
         }
     }
+    ranks_of_sockets(all, job, shape.tasks_per_node, spreads, &mut added)?;
     if spreads {
         added.push("--spread".to_owned());
     } else if let (Some(ranks @ 2..), None, None, Command::Sbatch | Command::Salloc) =
@@ -157,6 +158,28 @@ fn ranks_of_gpus(all: &[Given], job: &Job, added: &mut Vec<String>) -> Result<()
         (None, None) => return Err(not_alone()),
     };
     added.push(word);
+    Ok(())
+}
+
+/// `--ntasks-per-socket`: nodes have so many sockets that each has at most that many ranks when these are dealt evenly.
+fn ranks_of_sockets(all: &[Given], job: &Job, tasks_per_node: u32, spreads: bool, added: &mut Vec<String>) -> Result<(), UsageError> {
+    let Some(given) = find(all, "ntasks-per-socket") else { return Ok(()) };
+    let value = given.value.as_deref().unwrap_or_default();
+    let refused = |remedy| Err(refusal(given, &ValueError::not_honoured(value, remedy)));
+    let is_share = SHARES.iter().any(|ours| job.value_of(ours).is_some_and(|value| value != "0"))
+        || added.iter().any(|word| word.starts_with("--cores=") || word.starts_with("--gpus="));
+    if spreads {
+        return refused("say how many ranks a node has: add -N or --ntasks-per-node");
+    }
+    if is_share {
+        return refused("add --exclusive: the cores of a share may all be of one socket");
+    }
+    if job.value_of("--cpu-bind").is_some_and(|bind| bind != "sockets") {
+        return refused("leave --cpu-bind out: ranks are bound to their sockets");
+    }
+    let each = number(given.value.as_deref()).unwrap_or(1);
+    added.push(format!("--constraint=socket_count>={}", tasks_per_node.max(1).div_ceil(each)));
+    added.push("--cpu-bind=sockets".to_owned());
     Ok(())
 }
 

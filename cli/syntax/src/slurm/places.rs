@@ -47,6 +47,25 @@ pub(super) fn cores_min(value: &str, _: Around<'_>) -> Result<Meaning, ValueErro
     Ok(Meaning::word(format!("--constraint=core_count>={}", whole_number(value, "cores")?)))
 }
 
+/// `--sockets-per-node`.
+pub(super) fn sockets_min(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
+    Ok(Meaning::word(format!("--constraint=socket_count>={}", whole_number(value, "sockets")?)))
+}
+
+/// `--extra-node-info`: sockets, `:` cores of each, `:` threads of each core; `*` is any number.
+pub(super) fn extra_node_info(value: &str, around: Around<'_>) -> Result<Meaning, ValueError> {
+    let mut levels = value.split(':');
+    let sockets = levels.next().unwrap_or_default();
+    let (cores, threads) = (levels.next().unwrap_or("*"), levels.next().unwrap_or("*"));
+    if cores != "*" {
+        return Err(ValueError::not_honoured(value, "write * for the cores of a socket; --mincpus is for those of a node"));
+    }
+    if !matches!(threads, "*" | "1") || levels.next().is_some() {
+        return Err(ValueError::not_honoured(value, "write sockets alone, such as -B 2: cores are counted, not their threads"));
+    }
+    if sockets == "*" { Ok(Meaning::default()) } else { sockets_min(sockets, around) }
+}
+
 /// `--use-min-nodes`: it concerns the range of `--nodes`, so the options together honour it.
 pub(super) fn nodes_min(_: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
     Ok(Meaning::default())

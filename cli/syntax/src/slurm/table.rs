@@ -14,6 +14,7 @@ const ALL: u8 = JOBS | SRUN;
 const NONE: char = '\0';
 
 const LEAVE_OUT: &str = "leave it out";
+const BY_CPU_BIND: &str = "give it to `sbatch` or `salloc`, or use --cpu-bind=sockets";
 const BY_NODES: &str = "set nodes, ranks and cores with -N, -n, --ntasks-per-node and -c";
 const NODES_BY_FEATURES: &str = "choose nodes by their features (-C) or their names (-w)";
 const GPUS_BY_NODE: &str = "use --gpus-per-node or --gpus-per-task";
@@ -103,7 +104,7 @@ pub const OPTIONS: &[SlurmOption] = &[
     valued(SBATCH | SRUN, NONE, "export", "ALL,A=1", Rule::By(values::export)).with("names alone only on a command line"),
     valued(SBATCH, NONE, "export-file", "file", Rule::Refused("have the script read the file: `. FILE`")),
     valued(ALL, NONE, "extra", "x", Rule::Refused(NODES_BY_FEATURES)),
-    valued(ALL, 'B', "extra-node-info", "2:8", Rule::Refused(NODES_BY_FEATURES)),
+    valued(ALL, 'B', "extra-node-info", "2:*:1", Rule::By(places::extra_node_info)).with("only sockets, and one thread of each core"),
     perhaps(JOBS, NONE, "get-user-env", "10L", Rule::Refused("begin the script with `#!/bin/bash -l` for a login shell's environment")),
     valued(ALL, NONE, "gid", "x", Rule::Refused("a job runs with its submitter's groups; leave it out")),
     valued(ALL, NONE, "gpu-bind", "closest", Rule::By(places::gpu_bind)).with("closest, none and per_task:N"),
@@ -163,7 +164,9 @@ pub const OPTIONS: &[SlurmOption] = &[
     valued(ALL, NONE, "ntasks-per-core", "1", Rule::By(amounts::ranks_of_core)).with("only 1"),
     valued(ALL, NONE, "ntasks-per-gpu", "2", Rule::By(amounts::ranks_of_gpu)).with("with --gpus-per-node, --gres or --gpus"),
     valued(ALL, NONE, "ntasks-per-node", "4", Rule::Word("--tasks-per-node")),
-    valued(ALL, NONE, "ntasks-per-socket", "2", Rule::Refused(BY_NODES)),
+    valued(JOBS, NONE, "ntasks-per-socket", "2", Rule::By(amounts::ranks_of_socket))
+        .with("with -N or --ntasks-per-node, on whole nodes: nodes with enough sockets, to which ranks are bound"),
+    valued(SRUN, NONE, "ntasks-per-socket", "2", Rule::Refused(BY_CPU_BIND)),
     valued(ALL, NONE, "oom-kill-step", "1", Rule::Refused(LEAVE_OUT)),
     valued(SBATCH, NONE, "open-mode", "append", Rule::Word("--open-mode")),
     valued(SRUN, NONE, "open-mode", "append", Rule::Own(Sets::OpenMode, "")),
@@ -177,13 +180,8 @@ pub const OPTIONS: &[SlurmOption] = &[
     valued(ALL, NONE, "power", "level", Rule::Refused(LEAVE_OUT)),
     valued(ALL, NONE, "prefer", "gpu", Rule::Refused(NODES_BY_FEATURES)),
     flag(SRUN, 'E', "preserve-env", Rule::Refused("leave it out: a step's variables are those of the step")),
-    valued(
-        ALL,
-        NONE,
-        "priority",
-        "100",
-        Rule::Refused("--nice lets other work go first; operators raise a job with `lattice update --preemption-class`"),
-    ),
+    valued(ALL, NONE, "priority", "TOP", Rule::By(amounts::priority))
+        .with("TOP: first in its queue, for operators; 1: last; other numbers are refused, --nice moves a job by minutes"),
     valued(ALL, NONE, "profile", "all", Rule::Harmless("usage is always measured: `lattice top ID`, `lattice telemetry`")),
     valued(SRUN, NONE, "prolog", "none", Rule::Refused(BY_SCRIPT)),
     perhaps(SBATCH | SRUN, NONE, "propagate", "NONE", Rule::By(values::propagate)).with("only NONE: limits are those of the nodes"),
@@ -192,7 +190,7 @@ pub const OPTIONS: &[SlurmOption] = &[
     flag(ALL, 'Q', "quiet", Rule::Own(Sets::Quiet, "")),
     flag(SRUN, NONE, "quit-on-interrupt", Rule::Harmless("the first Ctrl-C ends a step in any case")),
     flag(ALL, NONE, "reboot", Rule::Refused("nodes are not rebooted for a job; leave it out")),
-    valued(SRUN, 'r', "relative", "1", Rule::Own(Sets::Relative, "")).with("the job's first node must have a rank of the step"),
+    valued(SRUN, 'r', "relative", "1", Rule::Own(Sets::Relative, "")),
     flag(SBATCH, NONE, "requeue", Rule::Plain("--requeue=on_node_failure")),
     valued(ALL, NONE, "reservation", "course", Rule::Word("--reservation")).with("one"),
     perhaps(ALL, NONE, "resv-ports", "4", Rule::Refused("ports are not reserved; leave it out")),
@@ -200,7 +198,7 @@ pub const OPTIONS: &[SlurmOption] = &[
     perhaps(SRUN, NONE, "send-libs", "yes", Rule::Refused(BY_SBCAST)),
     valued(ALL, NONE, "signal", "B:USR1@120", Rule::By(values::signal)),
     valued(SRUN, NONE, "slurmd-debug", "1", Rule::Harmless("the agents' logs are set by the site")),
-    valued(ALL, NONE, "sockets-per-node", "2", Rule::Refused(NODES_BY_FEATURES)),
+    valued(ALL, NONE, "sockets-per-node", "2", Rule::By(places::sockets_min)).with("nodes with at least so many sockets"),
     flag(ALL, NONE, "spread-job", Rule::Refused(BY_NODES)),
     flag(JOBS, NONE, "stepmgr", Rule::Refused(LEAVE_OUT)),
     valued(ALL, NONE, "switches", "2", Rule::By(places::switches))

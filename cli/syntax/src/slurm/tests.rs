@@ -124,6 +124,7 @@ fn the_last_of_an_option_counts_and_some_exclude_others() {
     assert_eq!(ours("-C a -C b -d afterok:1 -d afterany:2"), "--constraint=b --depends-on=2:any");
     assert_eq!(ours("--mem=4G --mem-per-gpu=1G --mem=8G"), "--mem=8G");
     assert_eq!(ours("--gres=gpu:2 --gpus-per-node=4"), "--gpus=4");
+    assert_eq!((ours("--nice=5 --priority=TOP"), ours("--priority=TOP --nice=5")), ("--nice=-10000".into(), "--nice=5".into()));
 }
 
 #[test]
@@ -154,6 +155,28 @@ fn shares_have_the_cores_of_their_ranks() {
         "eight ranks on two nodes"
     );
     assert_eq!(ours("-N 1 -n 2 --ntasks-per-core=1"), "--nodes=1 --ntasks=2 --cpus-per-task=1");
+    assert_eq!(
+        ours("-N 2 -n 12 --ntasks-per-socket=2"),
+        "--nodes=2 --ntasks=12 --constraint=socket_count>=3 --cpu-bind=sockets",
+        "six ranks on each node"
+    );
+    assert_eq!(
+        ours("--exclusive --ntasks-per-node=3 --ntasks-per-socket=2 --mem=1G"),
+        "--exclusive --tasks-per-node=3 --constraint=memory_gb>=1 --constraint=socket_count>=2 --cpu-bind=sockets"
+    );
+    for (args, remedy) in [
+        ("-n 8 --ntasks-per-socket=2", "add -N"),
+        ("-N 1 -n 8 --mem=1G --ntasks-per-socket=2", "add --exclusive"),
+        ("-N 1 --ntasks-per-socket=2 --cpu-bind=cores", "leave --cpu-bind out"),
+    ] {
+        let refused = translated(Command::Sbatch, args).unwrap_err();
+        assert!(refused.hint.as_deref().unwrap_or_default().contains(remedy), "{args}: {refused}");
+    }
+    assert_eq!(
+        (ours("-B 2:*:1"), ours("--sockets-per-node=4")),
+        ("--constraint=socket_count>=2".into(), "--constraint=socket_count>=4".into())
+    );
+    assert!(translated(Command::Sbatch, "-B 2:8").is_err() && translated(Command::Sbatch, "-B 1:*:2").is_err());
     let step = translated(Command::Srun, "-n 4 --gpus-per-task=1").unwrap();
     assert_eq!((step.words, step.of_job), (words("--ntasks=4 --gpus-per-task=1"), words("--shared --spread")));
 }

@@ -10,7 +10,8 @@ use crate::compat::Compat;
 use std::collections::BTreeMap;
 
 /// Options of which only the last counts, whichever of a row it is.
-const EXCLUDING: [&[&str]; 3] = [&["mem", "mem-per-cpu", "mem-per-gpu"], &["gres", "gpus-per-node"], &["nodefile", "nodelist"]];
+const EXCLUDING: [&[&str]; 4] =
+    [&["mem", "mem-per-cpu", "mem-per-gpu"], &["gres", "gpus-per-node"], &["nodefile", "nodelist"], &["nice", "priority"]];
 
 /// Translates the options that `command` was given: what comes later wins. `environment` has the values of variables that
 /// `--export` only names.

@@ -46,7 +46,7 @@ const TRANSLATED: [(&str, &[&str]); 5] = [
 const NOT_BUILT: [(&str, &str); 3] = [("environment", "image"), ("environment", "view"), ("checkpoint", "strategy")];
 
 /// Constraints with a value. Others are features: `features: [nvme_scratch]`.
-const VALUED_CONSTRAINTS: [&str; 3] = ["gpu_type", "gpu_count", "core_count"];
+const VALUED_CONSTRAINTS: [&str; 4] = ["gpu_type", "gpu_count", "core_count", "socket_count"];
 /// Constraints that are `true`.
 const PLAIN_CONSTRAINTS: [&str; 4] = ["require_unified_memory", "allow_cxl_memory", "prefer_same_numa", "prefer_local_memory"];
 

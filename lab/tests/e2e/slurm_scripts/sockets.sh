@@ -1,5 +1,10 @@
 #!/bin/bash
-# expect: refused --ntasks-per-socket=2: it is not supported
+# expect: run
+# prints: rank
+# prints: rank
 #SBATCH --nodes=1
+#SBATCH --ntasks=2
 #SBATCH --ntasks-per-socket=2
-srun ./solver
+#SBATCH --sockets-per-node=1
+#SBATCH --time=5
+srun echo rank

@@ -409,6 +409,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                 deadline: None,
                 nice: Some(number as i32 % 7),
                 comment: None,
+                reservation: None,
                 expected_version: (number == 7).then_some(1),
             };
             Action::UpdateAllocation { allocation, by, change, as_operator: number % 2 == 0 }

@@ -32,7 +32,7 @@ use std::path::Path;
 
 /// An allocation with its spec, the `Arc`s around both, and its entries in the indexes of
 /// allocations.
-const ALLOCATION_BYTES: usize = 1888;
+const ALLOCATION_BYTES: usize = 1904;
 /// A share with the name of its node. Not counted one by one: there may be 10,000 of them, and a
 /// change of one must not cost the number of all.
 const SHARE_BYTES: usize = 144;
@@ -80,8 +80,8 @@ const SCALED_SERVICE_BYTES: usize = 352;
 const TELEMETRY_ORDER_BYTES: usize = 96;
 /// The submitted values of what was changed, with their block.
 const SUBMITTED_BYTES: usize = 136;
-/// The submitted bounds in time, `nice` and the comment, with their block.
-const SUBMITTED_PLACE_BYTES: usize = 64;
+/// The submitted bounds in time, `nice`, the comment and the reservation, with their block.
+const SUBMITTED_PLACE_BYTES: usize = 88;
 /// The place of a step in its DAG, with its block.
 const STEP_OF_BYTES: usize = 64;
 /// A DAG, the `Arc` around it, and its entry in the map.
@@ -115,7 +115,7 @@ pub const PHASES_CHANGE_BYTES: usize = 176;
 /// Consecutive shares in the same phase.
 const PHASE_RUN_BYTES: usize = 12;
 /// A node and the `Arc` around it.
-const NODE_BYTES: usize = 704;
+const NODE_BYTES: usize = 712;
 /// A hold of a node.
 const HOLD_BYTES: usize = 160;
 /// A share that a node has not released.
@@ -267,7 +267,7 @@ pub fn node_bytes(node: &Node) -> usize {
         unenforced_limits,
         features,
         topology_group,
-        locality: Locality { domains, cxl_memory_bytes: _, gpu_links },
+        locality: Locality { domains, sockets: _, cxl_memory_bytes: _, gpu_links },
         holds,
         leaving,
         relay_node,
@@ -430,8 +430,11 @@ fn dependencies_bytes(Dependencies { parents, predecessor: _, begin: _, eligible
 
 fn submitted_bytes(values: &SubmittedValues) -> usize {
     let SubmittedValues { name, walltime: _, preemption_class: _, project, tags, scaling, changes: _, place } = values;
-    let place = place.as_deref().map_or(0, |SubmittedPlace { timing, nice: _, comment }| {
-        SUBMITTED_PLACE_BYTES + timing.as_ref().map_or(0, |_| TIMING_BYTES) + text_bytes(comment)
+    let place = place.as_deref().map_or(0, |SubmittedPlace { timing, nice: _, comment, reservation }| {
+        SUBMITTED_PLACE_BYTES
+            + timing.as_ref().map_or(0, |_| TIMING_BYTES)
+            + text_bytes(comment)
+            + reservation.as_deref().map_or(0, text_bytes)
     });
     SUBMITTED_BYTES + text_bytes(name) + text_bytes(project) + pairs_bytes(tags) + scaling.as_deref().map_or(0, scaling_bytes) + place
 }
@@ -477,6 +480,7 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
         nodes_max: _,
         spread: _,
         share: _,
+        memory_unit: _,
         topology_wait: _,
         exclusive_user: _,
         constraints,

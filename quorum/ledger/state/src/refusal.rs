@@ -18,7 +18,7 @@ use lattice_model::lifecycle::Illegal;
 use lattice_model::network::NoVni;
 use lattice_model::tenant::Excess;
 use lattice_model::user_running::TooManyRunning;
-use lattice_model::{AllocationId, AllocationState, DagId, Epoch, HoldKind, Incarnation, MemberId, NodeId, NodeState, Timestamp};
+use lattice_model::{AllocationId, AllocationState, DagId, Epoch, HoldKind, Incarnation, MemberId, NodeId, NodeState, Revision, Timestamp};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use uuid::Uuid;
