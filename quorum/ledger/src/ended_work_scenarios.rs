@@ -105,7 +105,9 @@ fn only_the_holder_of_the_lease_confirms_and_for_the_one_store_alone() {
     let store = Uuid::from_u128(1);
     assert_eq!(
         why,
-        format!("accounting store {store} has ended work up to number 2, but the last number of this cluster is 1: the store belongs to another cluster")
+        format!(
+            "accounting store {store} has ended work up to number 2, but the last number of this cluster is 1: the store belongs to another cluster"
+        )
     );
     assert_eq!(waiting(&s), [1]);
     // No user gets the lease.
