@@ -74,6 +74,24 @@ fn misses_its_deadline(w: &World) {
     let running = w.status(&short);
     assert!((60..=300).contains(&running["walltime_seconds"].as_u64().unwrap()), "{running}");
     w.ok(&["cancel", &short]);
+    lanes_have_a_deadline(w);
+}
+
+/// Lanes of a task group end by its deadline, and their tasks have less than their walltime.
+fn lanes_have_a_deadline(w: &World) {
+    let near = ["submit", "--task-group=0-1", "--deadline=now+50s", "--walltime=10s", "--", "/bin/true"];
+    let refused = w.run(&near);
+    assert!(refused.err().contains("a lane, which has two walltimes of a task and a minute, takes 00:01:20"), "{}", refused.err());
+    let id = w.submit(&["--task-group=0-1%1", "--deadline=now+3m", "--walltime=1h", "--walltime-min=10s", "--", "/bin/sleep", "60"]);
+    w.running(&id);
+    let lane = w.ok(&["status", &id, "--lanes", "-o", "name"]).lines().next().unwrap_or_default().to_owned();
+    let (group, lane) = (w.status(&id), w.status(&lane));
+    w.ok(&["cancel", &id]);
+    assert_eq!((group["walltime_seconds"].as_u64(), text(&lane, "deadline")), (Some(3600), text(&group, "deadline")), "{lane}");
+    assert!((80..=180).contains(&lane["walltime_seconds"].as_u64().unwrap()), "{lane}");
+    let missed = w.submit(&["--hold", "--task-group=0-1", "--deadline=now+66s", "--walltime=1s", "--", "/bin/true"]);
+    let missed = w.ended(&missed);
+    assert!(text(&missed, "reason").starts_with("deadline_missed: it could not end by"), "{missed}");
 }
 
 fn is_nice(w: &World) {
