@@ -21,7 +21,8 @@ static MAIL: Group = Group {
         // The hook runs as an ordinary user, and finds the file there.
         fs::write(&sent, "").unwrap();
         fs::set_permissions(&sent, fs::Permissions::from_mode(0o666)).unwrap();
-        let script = format!("#!/bin/sh\nmail=$(cat)\necho \"$1 $2 $LATTICE_MAIL_ID $mail\" >> {}\n", sent.display());
+        let script =
+            format!("#!/bin/sh\nmail=$(cat)\n[ \"$1\" != dead ] || exit 75\necho \"$1 $2 $LATTICE_MAIL_ID $mail\" >> {}\n", sent.display());
         fs::write(&hook, script).unwrap();
         fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
         options.member_lines = format!("mail_hook: {:?}\nmail_hook_seconds: 5\n", hook.to_string_lossy());
@@ -141,12 +142,23 @@ fn sends_mail(w: &World) {
         status["notified"].as_array().is_some_and(|all| all.iter().any(|one| one["delivered_seq"].as_u64().unwrap_or_default() > 0))
     };
     w.wait("mail to begin", begun);
+    // Mails that cannot be sent now delay no other one, however long.
+    let tasks = w.submit(&["--mail-type=end,array_tasks", "--mail-user=dead", "--task-group=0-19", "--walltime=5m", "--", "/bin/true"]);
+    w.completed(&tasks);
     let submitted =
         w.run(&["submit", "-o", "name", "--mail-type=begin,end", "--mail-user=ada", "--walltime=5m", "--", "/bin/sleep", "300"]);
     assert_eq!(submitted.err(), "", "no warning");
     let id = submitted.out().trim().to_owned();
     let events = || mails(&id).into_iter().map(|(to, event, _)| format!("{to} {event}")).collect::<Vec<_>>();
     w.wait("the mail of its beginning", || events() == ["ada begin"]);
+    assert!(mails(&tasks).is_empty());
+    // Only the leader knows why.
+    w.wait("the leader's status to say whose mail fails", || {
+        let status = w.lattice.json(&["quorum", "status"]).unwrap_or_default();
+        let mut errors = status["notified"].as_array().into_iter().flatten().map(|one| text(one, "last_error"));
+        let is_leader = status["answered_by"].is_u64() && status["answered_by"] == status["leader"];
+        !is_leader || errors.any(|error| error.contains("to dead cannot be sent now: exit status: 75"))
+    });
     let gone = w.leader();
     faults::kill_member(&w.dir, gone).unwrap();
     w.wait("another leader", || w.lattice.leader().ok().flatten().is_some_and(|leader| leader != gone));
