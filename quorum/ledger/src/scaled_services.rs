@@ -206,7 +206,7 @@ impl Ledger {
     }
 
     /// The specification of an allocation was changed by a user. If it is a scaled service: its number of
-    /// replicas is brought into the bounds, and what the loop found and did by another metric, target or window does not count
+    /// replicas is brought into the bounds, and what the loop found and did by another policy does not count
     /// any more.
     pub(super) fn adapt_scaling(&mut self, context: &mut ApplyContext, id: AllocationId, before: &AllocationSpec, by: &str) {
         let Some(service) = self.allocations.get(&id) else { return };
