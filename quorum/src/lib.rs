@@ -73,6 +73,7 @@ mod heartbeats;
 #[cfg(test)]
 mod hostile;
 mod mail_hook;
+mod mail_queue;
 mod membership;
 mod metrics;
 mod network;

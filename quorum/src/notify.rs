@@ -9,11 +9,13 @@
 //! the next leader continues after the cursor. A record that was accepted but is not yet covered by
 //! the cursor is sent again, with the same id. A record that is not accepted delays the following
 //! ones, because they must arrive in order; the members' own work never waits for notifications.
+//! Mail has an order for each recipient alone: see [`crate::mail_queue`].
 
 use crate::config::QuorumConfig;
 use crate::core::Core;
 use crate::fencing_hook::{ProgramError, run as run_program, site_command};
-use crate::mail_hook::{MailHook, NoSuchUser, is_given_up};
+use crate::mail_hook::{MailHook, NoSuchUser};
+use crate::mail_queue::MailQueue;
 use crate::notify_state::Notify;
 use lattice_ledger::{Action, BudgetNotice, NotifyChannel};
 use lattice_model::usage::HOUR_MS;
@@ -198,48 +200,53 @@ impl Notifier {
     pub(crate) async fn run(self, core: Arc<Core>) {
         let mut tick = tokio::time::interval(POLL_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // The last record accepted in this term.
-        let mut notified = 0;
+        // In this term: the last record accepted, and the mails that wait.
+        let (mut notified, mut mails) = (0, MailQueue::default());
         loop {
             tokio::select! {
                 () = core.stop.cancelled() => return,
                 _ = tick.tick() => {}
             }
             if !core.leads() {
-                notified = 0;
+                (notified, mails) = (0, MailQueue::default());
                 self.notify.set_problem(self.means.channel(), None);
                 continue;
             }
-            if core.stop.run_until_cancelled(self.round(&core, &mut notified)).await.is_none() {
+            let round = async {
+                match &self.means {
+                    Means::Mail(hook) => self.mail_round(&core, hook, &mut mails).await,
+                    Means::Webhook { .. } | Means::Hook { .. } => self.round(&core, &mut notified).await,
+                }
+            };
+            if core.stop.run_until_cancelled(round).await.is_none() {
                 return;
             }
         }
     }
 
-    /// Processes new records, at most one batch.
-    async fn round(&self, core: &Arc<Core>, notified: &mut u64) {
-        let channel = self.means.channel();
+    /// From where this goes on, and the last record; `None`: not yet.
+    async fn place(&self, core: &Arc<Core>) -> Option<Place> {
         let head = core.agreed.audit_head().seq;
         let (cluster, generation, known) = {
             let ledger = core.agreed.ledger();
             if ledger.cluster().is_empty() {
-                return;
+                return None;
             }
-            (ledger.cluster().to_owned(), ledger.generation(), ledger.notified(channel))
+            (ledger.cluster().to_owned(), ledger.generation().0, ledger.notified(self.means.channel()))
         };
-        let Some(known) = known else {
-            // Records from before notifications were enabled are not sent.
-            return self.write(core, head).await;
-        };
-        let pruned = core.agreed.audit_base().seq;
-        if pruned > known.max(*notified) {
-            tracing::error!(after = known, upto = pruned, "these records are only in the archive: events among them are not sent");
+        match known {
+            Some(known) => Some(Place { cluster, generation, known, pruned: core.agreed.audit_base().seq, head }),
+            None => {
+                // Records from before notifications were enabled are not sent.
+                self.write(core, head).await;
+                None
+            }
         }
-        *notified = (*notified).max(known).max(pruned);
-        if head <= *notified {
-            return;
-        }
-        let (agreed, after) = (Arc::clone(&core.agreed), *notified);
+    }
+
+    /// The next records to be sent, at most one batch, and up to which record these are all. An error is reported.
+    async fn read(&self, core: &Arc<Core>, after: u64, head: u64) -> Option<(Vec<AuditRecord>, u64)> {
+        let agreed = Arc::clone(&core.agreed);
         let filter = AuditFilter { actions: self.means.actions(), ..AuditFilter::default() };
         let found = background::run("notify", move || {
             let (mut search, mut records) = (agreed.audit_search(&filter, after, head), Vec::new());
@@ -253,15 +260,32 @@ impl Notifier {
             }
             Ok::<_, std::io::Error>((records, search.reached()))
         });
-        let (records, reached) = match found.await.and_then(|found| found) {
-            Ok(found) => found,
-            Err(error) => return self.report_problem(format!("the audit log cannot be read: {}", with_causes(&error))),
-        };
+        match found.await.and_then(|found| found) {
+            Ok((records, reached)) => {
+                let is_full = records.len() == BATCH_RECORDS_MAX;
+                let upto = records.last().filter(|_| is_full).map_or(reached, |last| last.seq);
+                Some((records, upto))
+            }
+            Err(error) => {
+                self.report_problem(format!("the audit log cannot be read: {}", with_causes(&error)));
+                None
+            }
+        }
+    }
+
+    /// Processes new records, at most one batch.
+    async fn round(&self, core: &Arc<Core>, notified: &mut u64) {
+        let Some(Place { cluster, generation, known, pruned, head }) = self.place(core).await else { return };
+        warn_if_pruned(pruned, known.max(*notified));
+        *notified = (*notified).max(known).max(pruned);
+        if head <= *notified {
+            return;
+        }
+        let Some((records, upto)) = self.read(core, *notified, head).await else { return };
         let mut written = Instant::now();
-        let full = records.len() == BATCH_RECORDS_MAX;
         for record in &records {
             // The next leader sends the rest, because an older event must not follow a newer one.
-            if !core.leads() || !self.deliver(core, &cluster, generation.0, record).await {
+            if !core.leads() || !self.deliver(core, &cluster, generation, record).await {
                 return;
             }
             *notified = record.seq;
@@ -270,30 +294,52 @@ impl Notifier {
                 written = Instant::now();
             }
         }
-        if !full {
-            *notified = (*notified).max(reached);
-        }
+        *notified = (*notified).max(upto);
         if !records.is_empty() || *notified - known > PASSED_MAX {
             self.write(core, *notified).await;
         }
     }
 
-    /// Sends one event until it is accepted, or given up. Returns false if this member is no longer the leader.
+    /// Reads new mails, and gives those that are due to the program, at most one batch of each.
+    async fn mail_round(&self, core: &Arc<Core>, hook: &MailHook, mails: &mut MailQueue) {
+        let Some(Place { cluster, generation, known, pruned, head }) = self.place(core).await else { return };
+        warn_if_pruned(pruned, known.max(mails.read_upto()));
+        mails.begin_after(known.max(pruned));
+        if head > mails.read_upto() && mails.has_room() {
+            let Some((records, upto)) = self.read(core, mails.read_upto(), head).await else { return };
+            mails.push(records, upto, Instant::now());
+        }
+        let (mut tries, mut written) = (0, Instant::now());
+        while tries < BATCH_RECORDS_MAX
+            && core.leads()
+            && let Some((to, record)) = mails.next(Instant::now())
+        {
+            tries += 1;
+            match hook.send(&cluster, event_id(&cluster, generation, &record), &record).await {
+                Ok(()) => mails.accepted(&to, Instant::now()),
+                Err(error) => mails.failed(&to, &error, Instant::now()),
+            }
+            self.notify.set_problem(self.means.channel(), mails.problem(Instant::now()));
+            if written.elapsed() >= CURSOR_INTERVAL_MIN && mails.cursor() > known {
+                self.write(core, mails.cursor()).await;
+                written = Instant::now();
+            }
+        }
+        self.notify.set_problem(self.means.channel(), mails.problem(Instant::now()));
+        let cursor = mails.cursor();
+        if cursor > known && (tries > 0 || cursor - known > PASSED_MAX) {
+            self.write(core, cursor).await;
+        }
+    }
+
+    /// Sends one event until it is accepted. Returns false if this member is no longer the leader.
     async fn deliver(&self, core: &Arc<Core>, cluster: &str, generation: u64, record: &AuditRecord) -> bool {
-        let (mut pauses, mut tries) = (PAUSES, 0);
+        let mut pauses = PAUSES;
         loop {
             let Err(error) = self.send(cluster, generation, record).await else {
                 self.notify.set_problem(self.means.channel(), None);
                 return true;
             };
-            tries += 1;
-            if let (Means::Mail(_), Undelivered::Hook(failed)) = (&self.means, &error)
-                && is_given_up(failed, tries)
-            {
-                tracing::error!(record = record.seq, why = %with_causes(failed), "this mail is given up");
-                self.notify.set_problem(self.means.channel(), None);
-                return true;
-            }
             self.report_problem(format!("record {} is not accepted: {}", record.seq, with_causes(&error)));
             tokio::time::sleep(pauses.next_pause()).await;
             if !core.leads() {
@@ -310,13 +356,10 @@ impl Notifier {
     }
 
     async fn send(&self, cluster: &str, generation: u64, record: &AuditRecord) -> Result<(), Undelivered> {
-        if let Means::Mail(hook) = &self.means {
-            return Ok(hook.send(cluster, event_id(cluster, generation, record), record).await?);
-        }
         let Some(event) = Event::of(cluster, generation, record) else { return Ok(()) };
         let body = serde_json::to_vec(&event).map_err(Undelivered::Encode)?;
         match &self.means {
-            // Sent above.
+            // Sent by `mail_round`.
             Means::Mail(_) => Ok(()),
             Means::Hook { program } => {
                 let mut command = site_command(program, cluster);
@@ -352,6 +395,24 @@ impl Notifier {
             }
             Err(error) => tracing::debug!(setting = %channel, ?error, "the progress of notifications could not be committed"),
         }
+    }
+}
+
+/// From where notifications go on.
+struct Place {
+    cluster: String,
+    generation: u64,
+    /// The ledger's cursor.
+    known: u64,
+    /// Only the archive has the records up to this one.
+    pruned: u64,
+    /// The last record.
+    head: u64,
+}
+
+fn warn_if_pruned(pruned: u64, after: u64) {
+    if pruned > after {
+        tracing::error!(after, upto = pruned, "these records are only in the archive: events among them are not sent");
     }
 }
 

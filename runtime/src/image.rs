@@ -7,9 +7,11 @@
 //! blocks than the file.
 
 pub mod cache;
+mod copy_monitor;
 mod error;
 
 pub use cache::{HeldImage, NoRoom, cached};
+pub use copy_monitor::CopyMonitor;
 pub use error::ImageError;
 
 use crate::failpoint::{self, Point};
@@ -44,13 +46,13 @@ pub struct Admitted {
 
 /// Copies `image` into `cache` (made with mode 0700 if it is missing). Blocks for the whole copy. May be called
 /// concurrently, in any number of processes: the first copies, the others wait for it. Stops at the next chunk once
-/// `cancelled` is set, and leaves nothing of the copy. `make_room` is called before a copy, with the bytes that the
+/// it is cancelled, and leaves nothing of the copy. `make_room` is called before a copy, with the bytes that the
 /// image's file really has, and again if that was not enough.
 pub fn admit(
     cache: &Path,
     principal: &Principal,
     image: &Image,
-    cancelled: &AtomicBool,
+    monitor: &CopyMonitor,
     make_room: impl Fn(u64) -> Result<(), NoRoom>,
 ) -> Result<Admitted, ImageError> {
     if image.sha256.len() != 64 || !image.sha256.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
@@ -73,7 +75,7 @@ pub fn admit(
             return Ok(Admitted { held, copied });
         }
         // Not in the cache, or removed again before it was locked.
-        copied |= copy_in(cache, &mut source, principal.uid, image, cancelled, &make_room, &io_error)?;
+        copied |= copy_in(cache, &mut source, principal.uid, image, monitor, &make_room, &io_error)?;
     }
 }
 
@@ -83,7 +85,7 @@ fn copy_in<E: FnOnce(io::Error) -> ImageError>(
     source: &mut File,
     uid: u32,
     image: &Image,
-    cancelled: &AtomicBool,
+    monitor: &CopyMonitor,
     make_room: &impl Fn(u64) -> Result<(), NoRoom>,
     io_error: &impl Fn(&'static str) -> E,
 ) -> Result<bool, ImageError> {
@@ -115,7 +117,7 @@ fn copy_in<E: FnOnce(io::Error) -> ImageError>(
         return Ok(false);
     }
     let has_room = |bytes| make_room(bytes).map_err(|no_room| no_room.of(&image.path, cache, bytes));
-    let copied = copy_verified(source, &part, image, cancelled, &has_room).and_then(|()| {
+    let copied = copy_verified(source, &part, image, monitor, &has_room).and_then(|()| {
         // The group records whose share of the cache it is (`cache`). If that fails, it counts as root's.
         let _ = fchown(&part, None, Some(uid));
         part.set_permissions(Permissions::from_mode(0o400)).map_err(|e| ("making the copy read-only", e))?;
@@ -162,7 +164,7 @@ fn copy_verified(
     source: &mut File,
     part: &File,
     image: &Image,
-    cancelled: &AtomicBool,
+    monitor: &CopyMonitor,
     make_room: &dyn Fn(u64) -> Result<(), ImageError>,
 ) -> Result<(), CopyFailure> {
     // A killed process may have left a partial copy.
@@ -174,7 +176,11 @@ fn copy_verified(
     let first = about.len().min(about.blocks().saturating_mul(512));
     make_room(first).map_err(CopyFailure::Refused)?;
     let mut copy = SparseCopy { part, source_len: about.len(), len: 0, written: 0, reserved: first, make_room };
-    let got = read_and_hash(source, &image.path, cancelled, |chunk| copy.add(chunk))?;
+    monitor.begin(about.len());
+    let got = read_and_hash(source, &image.path, &monitor.cancelled, |chunk| {
+        monitor.add(chunk.len());
+        copy.add(chunk)
+    })?;
     part.set_len(copy.len).map_err(|e| ("copying it", e))?;
     if got != image.sha256 {
         let (path, want) = (image.path.clone(), image.sha256.clone());

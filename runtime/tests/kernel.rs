@@ -3,7 +3,7 @@
 
 use lattice_model::{AllocationId, Image, Principal, RankOutcome};
 use lattice_runtime::cgroup::Slice;
-use lattice_runtime::image::{self, ImageError, NoRoom, cache};
+use lattice_runtime::image::{self, CopyMonitor, ImageError, NoRoom, cache};
 use lattice_runtime::mounts;
 use lattice_runtime::process::{self, Program};
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -11,7 +11,6 @@ use std::fs::{self, File, Permissions};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
 fn main() {
@@ -73,7 +72,7 @@ impl Drop for Scratch {
 }
 
 /// Never set: the copy is not cancelled.
-static GOING_ON: AtomicBool = AtomicBool::new(false);
+static GOING_ON: CopyMonitor = CopyMonitor::new();
 
 /// Accepts an image of any size.
 fn enough(_bytes: u64) -> Result<(), NoRoom> {
@@ -179,10 +178,14 @@ fn image_cancelled() -> Result<(), Failed> {
     let scratch = Scratch::new("cancelled");
     let cache = scratch.0.join("cache");
     let image = scratch.image("a.sqfs", 100);
-    let refused = image::admit(&cache, &root(), &image, &AtomicBool::new(true), enough);
+    let cancelled = CopyMonitor::new();
+    cancelled.cancel();
+    let refused = image::admit(&cache, &root(), &image, &cancelled, enough);
     assert!(matches!(refused, Err(ImageError::Cancelled { .. })), "{refused:?}");
     assert_eq!(entries(&cache), Vec::<String>::new());
-    assert!(image::admit(&cache, &root(), &image, &GOING_ON, enough)?.copied);
+    let goes_on = CopyMonitor::new();
+    assert!(image::admit(&cache, &root(), &image, &goes_on, enough)?.copied);
+    assert_eq!(goes_on.percent(), Some(100));
     Ok(())
 }
 

@@ -30,20 +30,24 @@ use lattice_runtime::cgroup::CgroupError;
 use lattice_runtime::cgroup::limits::LimitError;
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::identity::Mismatch;
-use lattice_runtime::image::{HeldImage, ImageError};
+use lattice_runtime::image::{CopyMonitor, HeldImage, ImageError};
 use lattice_runtime::shim::{NotOurs, PROTOCOL_MAJOR, ShimConfig, ShimDir, StartError, StartedShim, connect_shim, start_shim};
 use lattice_runtime::{identity, process};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+
+/// How often the status shows anew how much of an image is copied.
+const COPY_SHOWN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A connection to a shim.
 pub(super) struct Line {
@@ -197,7 +201,7 @@ async fn prepare(
         check_not_cancelled()?;
     }
     set_detail("preparing: image");
-    let image = admit(&context, &share, &cancel).await?;
+    let image = admit(&context, &share, &cancel, set_detail).await?;
     check_not_cancelled()?;
     set_detail("preparing: scope and shim");
     blocking(move || start(&context, &share, assignment.as_ref(), &dir, image, &planned)).await
@@ -249,24 +253,37 @@ pub(super) fn held(context: &Handles, share: &DesiredShare) -> Option<HeldImage>
     share.spec.uenv.as_ref().and_then(|wanted| context.machine.images.hold(wanted))
 }
 
-/// Brings the image into the cache. If this is cancelled, a copy ends in the background at its next
-/// piece: it changes nothing but the cache.
-async fn admit(context: &Shared, share: &Arc<DesiredShare>, cancel: &CancellationToken) -> Result<Option<HeldImage>, PrepareError> {
+/// Brings the image into the cache, and shows how far the copy is. If this is cancelled, a copy ends in the background at
+/// its next piece: it changes nothing but the cache.
+async fn admit(
+    context: &Shared,
+    share: &Arc<DesiredShare>,
+    cancel: &CancellationToken,
+    set_detail: impl Fn(&str),
+) -> Result<Option<HeldImage>, PrepareError> {
     let Some(wanted) = share.spec.uenv.clone() else { return Ok(None) };
-    let cancelled = Arc::new(AtomicBool::new(false));
+    let monitor = Arc::new(CopyMonitor::new());
     let admitted = {
-        let (context, share, cancelled) = (Arc::clone(context), Arc::clone(share), Arc::clone(&cancelled));
+        let (context, share, monitor) = (Arc::clone(context), Arc::clone(share), Arc::clone(&monitor));
         blocking(move || {
-            let admitted = context.machine.images.admit(&share.owner, &wanted, &cancelled);
+            let admitted = context.machine.images.admit(&share.owner, &wanted, &monitor);
             failpoint::pass(Point::ImageAdmitted);
             admitted.map_err(PrepareError::Image)
         })
     };
-    tokio::select! {
-        admitted = admitted => Ok(Some(admitted?.held)),
-        () = cancel.cancelled() => {
-            cancelled.store(true, Ordering::Relaxed);
-            Err(PrepareError::ImageCancelled)
+    let mut admitted = pin!(admitted);
+    loop {
+        tokio::select! {
+            admitted = &mut admitted => return Ok(Some(admitted?.held)),
+            () = cancel.cancelled() => {
+                monitor.cancel();
+                return Err(PrepareError::ImageCancelled);
+            }
+            () = tokio::time::sleep(COPY_SHOWN_INTERVAL) => {
+                if let Some(percent) = monitor.percent() {
+                    set_detail(&format!("preparing: image, {percent} % of it copied"));
+                }
+            }
         }
     }
 }

@@ -220,7 +220,8 @@ fn item(state: &Checkpointing) -> CheckpointItem {
             };
             let awaited: Vec<String> = state.nodes.iter().filter(|node| state.awaits(node)).map(describe).collect();
             let extended = if deadline.extended { "; its time was extended" } else { "" };
-            CheckpointItem::Progress { id, state: phase, detail: format!("waits for {}{extended}", awaited.join(", ")) }
+            let saved = saved_text(state.nodes.len() - awaited.len(), state.nodes.len());
+            CheckpointItem::Progress { id, state: phase, detail: format!("waits for {}{saved}{extended}", awaited.join(", ")) }
         }
         CheckpointPhase::Deferred { .. } => {
             CheckpointItem::Progress { id, state: phase, detail: "the application asked to save itself later".to_owned() }
@@ -228,6 +229,14 @@ fn item(state: &Checkpointing) -> CheckpointItem {
         CheckpointPhase::Verifying { .. } => CheckpointItem::Progress { id, state: phase, detail: "writing the manifest".to_owned() },
         CheckpointPhase::Committing { .. } => CheckpointItem::Progress { id, state: phase, detail: "waits for the quorum".to_owned() },
     }
+}
+
+/// How many of several nodes have saved; empty: of one.
+fn saved_text(saved: usize, nodes: usize) -> String {
+    if nodes < 2 {
+        return String::new();
+    }
+    format!("; {saved} of {nodes} nodes ({} %) have saved", saved * 100 / nodes)
 }
 
 /// Writes the state for the next start of the agent. It need not survive a crash of the machine,
@@ -700,5 +709,16 @@ impl Asking {
             }
         };
         tokio::select! { ended = sending => ended, ended = receiving => ended }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_several_nodes_those_that_have_saved_are_counted() {
+        assert_eq!([saved_text(0, 1), saved_text(1, 1)], ["", ""]);
+        assert_eq!(saved_text(1, 4), "; 1 of 4 nodes (25 %) have saved");
     }
 }

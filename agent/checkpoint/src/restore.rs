@@ -6,6 +6,7 @@ use super::handles::Handles;
 use super::owner_of;
 use super::store::{CheckpointStore, FileEntry, Manifest, Owner, Part, StoreError};
 use futures::{StreamExt, TryStreamExt};
+use lattice_model::resources::bytes_text;
 use lattice_model::{CheckpointId, CheckpointRef, DesiredShare, with_causes};
 use lattice_runtime::failpoint::{self, Point};
 use std::fs::File;
@@ -38,12 +39,12 @@ pub async fn restore(
     share: &DesiredShare,
     from: &CheckpointRef,
     cancel: &CancellationToken,
-    set_detail: impl Fn(&str),
+    set_detail: impl Fn(&str) + Sync,
 ) -> Result<(), RestoreError> {
     let tried = async {
         let mut tries = 0;
         loop {
-            match try_restore(context, share, from).await {
+            match try_restore(context, share, from, &set_detail).await {
                 Err(StoreError::Store(error)) if may_pass(&error) => {
                     if tries % LOG_EVERY_TRIES == 0 {
                         tracing::warn!(allocation = %share.allocation, %error, "the restore waits for the checkpoint store");
@@ -72,7 +73,12 @@ fn may_pass(error: &object_store::Error) -> bool {
     )
 }
 
-async fn try_restore(context: &Handles, share: &DesiredShare, from: &CheckpointRef) -> Result<(), StoreError> {
+async fn try_restore(
+    context: &Handles,
+    share: &DesiredShare,
+    from: &CheckpointRef,
+    set_detail: &(impl Fn(&str) + Sync),
+) -> Result<(), StoreError> {
     let means = context.checkpoints.means()?;
     let owner = owner_of(share);
     let manifest = means.store.manifest(&owner, from.id).await?;
@@ -89,7 +95,7 @@ async fn try_restore(context: &Handles, share: &DesiredShare, from: &CheckpointR
     let (directories, allocation) = (means.directories.clone(), share.allocation);
     let root = run_in_directory(move || directories.restoring(allocation)).await?;
     failpoint::pass(Point::RestoreBegun);
-    download_all(&means.store, &part, &files, &root).await?;
+    download_all(&means.store, &part, &files, &root, set_detail).await?;
     let (directories, user) = (means.directories.clone(), share.owner.clone());
     run_in_directory(move || {
         let found: Vec<Found> = files.into_iter().map(|f| Found { path: f.path, mode: f.mode, size: f.size }).collect();
@@ -105,8 +111,14 @@ async fn run_in_directory<T: Send + 'static>(act: impl FnOnce() -> Result<T, Dir
     run_blocking(move || act().map_err(StoreError::Directory)).await
 }
 
-/// Creates the directories first, in the order of the list: it has each before its content.
-async fn download_all(store: &CheckpointStore, part: &Part, files: &[FileEntry], root: &Path) -> Result<(), StoreError> {
+/// Creates directories first, in their order: each is listed before its content. Shows which part of the bytes is there.
+async fn download_all(
+    store: &CheckpointStore,
+    part: &Part,
+    files: &[FileEntry],
+    root: &Path,
+    set_detail: &(impl Fn(&str) + Sync),
+) -> Result<(), StoreError> {
     let (directories, at) = (files.iter().filter(|f| f.size.is_none()).cloned().collect::<Vec<_>>(), root.to_owned());
     run_blocking(move || directories.iter().try_for_each(|entry| create_entry(&at, entry).map(drop))).await?;
     let mut downloads = Vec::new();
@@ -115,10 +127,23 @@ async fn download_all(store: &CheckpointStore, part: &Part, files: &[FileEntry],
         downloads.push(async move {
             let to = entry.clone();
             let file = run_blocking(move || create_entry(&root, &to)).await?;
-            store.download(&part, &entry, file).await
+            store.download(&part, &entry, file).await?;
+            Ok::<u64, StoreError>(entry.size.unwrap_or_default())
         });
     }
-    futures::stream::iter(downloads).buffer_unordered(FILES_AT_ONCE).try_collect::<()>().await
+    let (mut done, total) = (0, files.iter().filter_map(|entry| entry.size).sum::<u64>());
+    let mut downloads = futures::stream::iter(downloads).buffer_unordered(FILES_AT_ONCE);
+    while let Some(bytes) = downloads.try_next().await? {
+        done += bytes;
+        set_detail(&restored_text(done, total));
+    }
+    Ok(())
+}
+
+/// Which part of a checkpoint's files is on this node.
+fn restored_text(done: u64, total: u64) -> String {
+    let percent = done.saturating_mul(100) / total.max(1);
+    format!("preparing: its checkpoint, {percent} % of {} restored", bytes_text(total))
 }
 
 async fn run_blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T, StoreError> + Send + 'static) -> Result<T, StoreError> {
@@ -154,4 +179,16 @@ pub async fn verify(store: &CheckpointStore, owner: &Owner, manifest: &Manifest)
         }
     }
     Ok(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_restore_shows_the_part_of_its_bytes_that_is_there() {
+        assert_eq!(restored_text(0, 4 << 30), "preparing: its checkpoint, 0 % of 4.0 GiB restored");
+        assert_eq!(restored_text(3 << 30, 4 << 30), "preparing: its checkpoint, 75 % of 4.0 GiB restored");
+        assert!(restored_text(0, 0).starts_with("preparing: its checkpoint, 0 % of "));
+    }
 }

@@ -4,11 +4,10 @@
 use crate::disk;
 use lattice_model::{Image, Principal, millis};
 use lattice_node::image_cache::{IncomingImage, UnusedImage, images_to_remove};
-use lattice_runtime::image::{self, Admitted, HeldImage, ImageError, NoRoom, cache};
+use lattice_runtime::image::{self, Admitted, CopyMonitor, HeldImage, ImageError, NoRoom, cache};
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A handle on the cache; all clones share it. Its methods block.
@@ -38,8 +37,8 @@ impl ImageCache {
     }
 
     /// See [`image::admit`]. Unused images are removed to make space.
-    pub fn admit(&self, owner: &Principal, wanted: &Image, cancelled: &AtomicBool) -> Result<Admitted, ImageError> {
-        image::admit(&self.0.dir, owner, wanted, cancelled, |bytes| self.make_room(IncomingImage { uid: owner.uid, bytes }))
+    pub fn admit(&self, owner: &Principal, wanted: &Image, monitor: &CopyMonitor) -> Result<Admitted, ImageError> {
+        image::admit(&self.0.dir, owner, wanted, monitor, |bytes| self.make_room(IncomingImage { uid: owner.uid, bytes }))
     }
 
     /// Holds the image of work that is already running.

@@ -15,7 +15,7 @@ use lattice_model::{AllocationId, Epoch, NodeId};
 use serde::{Deserialize, Serialize};
 
 /// Version of the [`Index`] that this agent writes.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// A chunk is cut at this many bytes.
 pub const CHUNK_BYTES_MAX: u64 = 8 << 20;
 /// A chunk that is cut by time is closed once it has this many bytes; a shorter one is stored
@@ -71,11 +71,54 @@ pub struct Index {
 
 /// See [`Index`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "StoredStream", into = "StoredStream")]
 pub struct StreamIndex {
-    #[serde(flatten)]
     pub stream: Stream,
     /// In order; never empty.
     pub segments: Vec<Segment>,
+}
+
+/// A stream in its stored form. A lane of a task group may have a million short streams, and the whole index is written
+/// with each of them: so one that a single chunk has from its beginning to its end, with one sample, is a list of numbers.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum StoredStream {
+    Short(ShortStream),
+    Whole {
+        #[serde(flatten)]
+        stream: Stream,
+        segments: Vec<Segment>,
+    },
+}
+
+/// Launch, rank, whether it is stderr, length, whether its chunk is open, time of its sample, [`Segment::written_ns`],
+/// [`Segment::print`].
+type ShortStream = (u32, u32, bool, u64, bool, u64, u64, Option<u32>);
+
+impl From<StreamIndex> for StoredStream {
+    fn from(StreamIndex { stream, segments }: StreamIndex) -> Self {
+        let Stream { launch, rank, stderr } = stream;
+        if let [Segment { bytes, chunks, samples, written_ns, print, looked_ms: _ }] = &segments[..]
+            && let ([Chunk { start: 0, end, open }], [(at, length)]) = (&chunks[..], &samples[..])
+            && (end, length) == (bytes, bytes)
+        {
+            return Self::Short((launch, rank, stderr, *bytes, *open, *at, *written_ns, *print));
+        }
+        Self::Whole { stream, segments }
+    }
+}
+
+impl From<StoredStream> for StreamIndex {
+    fn from(stored: StoredStream) -> Self {
+        match stored {
+            StoredStream::Short((launch, rank, stderr, bytes, open, at, written_ns, print)) => {
+                let (chunks, samples) = (vec![Chunk { start: 0, end: bytes, open }], vec![(at, bytes)]);
+                let segment = Segment { bytes, chunks, samples, written_ns, print, looked_ms: 0 };
+                Self { stream: Stream { launch, rank, stderr }, segments: vec![segment] }
+            }
+            StoredStream::Whole { stream, segments } => Self { stream, segments },
+        }
+    }
 }
 
 /// What was written between two truncations of the file.
@@ -188,6 +231,10 @@ impl Index {
         if let Some(before) = segment.chunks.last_mut() {
             before.open = false;
         }
+        // Most streams never get a second one.
+        if segment.chunks.is_empty() {
+            segment.chunks.reserve_exact(1);
+        }
         segment.chunks.push(cut.chunk);
     }
 
@@ -221,6 +268,9 @@ impl Index {
 impl Segment {
     fn grow(&mut self, bytes: u64, written_ms: u64, now_ms: u64) {
         let before = self.samples.last().copied();
+        if before.is_none() {
+            self.samples.reserve_exact(1);
+        }
         if bytes > self.bytes || before.is_none() {
             let (since, at) = before.unwrap_or_default();
             // It had not grown at the last look, so the new bytes are younger than that.

@@ -22,7 +22,7 @@ pub enum LookResult {
     Refused,
     /// The quorum did not answer.
     Unanswered,
-    /// The service has ended, or this agent no longer has the lease of its queue.
+    /// The service has ended or scales by another metric, or this agent no longer has the lease of its queue.
     Dropped,
 }
 

@@ -43,7 +43,11 @@ impl Looks {
         self.turns.retain(|id, turn| intervals.contains_key(id) || matches!(turn, Turn::UnderWay(_)));
         self.results.retain(|id, _| intervals.contains_key(id));
         for (id, interval) in &intervals {
-            self.turns.entry(*id).or_insert_with(|| Turn::Due(now + part_of(FIRST_LOOK_MAX.min(*interval))));
+            let turn = self.turns.entry(*id).or_insert_with(|| Turn::Due(now + part_of(FIRST_LOOK_MAX.min(*interval))));
+            // A shorter interval than before does not wait for the end of the one before.
+            if let Turn::Due(at) = turn {
+                *at = (*at).min(now + *interval);
+            }
         }
         self.intervals = intervals;
     }
@@ -164,6 +168,17 @@ mod tests {
         let mut trial = Trial::new();
         trial.follow(&[(1, 86_400)]);
         assert_eq!(trial.run(200, 1), at(&[30], 1));
+    }
+
+    #[test]
+    fn a_shorter_interval_holds_at_once_and_a_longer_one_from_the_next_look_on() {
+        let mut trial = Trial::new();
+        trial.follow(&[(1, 3600)]);
+        assert_eq!(trial.run(100, 1), at(&[30], 1));
+        trial.follow(&[(1, 10)]);
+        assert_eq!(trial.run(125, 1), at(&[110, 120], 1));
+        trial.follow(&[(1, 60)]);
+        assert_eq!(trial.run(200, 1), at(&[130, 190], 1));
     }
 
     #[test]

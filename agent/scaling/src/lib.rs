@@ -191,12 +191,16 @@ impl<S: Source> Looker<S> {
         let now = self.clock.now(&self.quorum).await;
         // As the watch and the leases are now: the look may have taken long.
         let Some((known, lease_token)) = self.known(id) else { return LookResult::Dropped };
+        // The value is none of the metric that it has now.
+        if known.scaling.policy.as_ref().is_none_or(|now| now.metric != policy.metric) {
+            return LookResult::Dropped;
+        }
         let decide = if is_after_gap { resume } else { next };
         let Ok(step) = decide(&known.scaling, &known.state, found, now) else { return LookResult::Unchanged };
         if has_young && known.is_up(&step) {
             return LookResult::Unchanged;
         }
-        let order = ScalingStep { service: id, lease_token, step: step.clone() };
+        let order = ScalingStep { service: id, lease_token, metric: policy.metric.clone(), step: step.clone() };
         match self.quorum.call(&Request::from(Action::StepScaling(order)), STEP_TIMEOUT).await {
             Ok(_) => known.taken(id, &step, now),
             Err(CallError::Refused(refusal)) => {

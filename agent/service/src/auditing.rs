@@ -102,6 +102,10 @@ fn records(caller: &Caller, roles: &Roles) -> Result<Records, Status> {
 /// `AdminService.VerifyAudit`: the walk continues where it stopped, on the same member.
 pub(super) async fn verify(api: &Api, request: Request<v1::VerifyAuditRequest>) -> Result<Parts<v1::VerifyAuditProgress>, Status> {
     api.operator(&request).await?;
+    let records_all = match api.quorum.call(&Ask::Status, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
+        Answer::Status(now) => now.audit_records,
+        other => return Err(unexpected(&other)),
+    };
     let (out, parts) = mpsc::channel(ITEMS_QUEUE_LEN);
     let (tasks, api) = (&api.context.work.tasks, api.clone());
     tasks.spawn(async move {
@@ -124,7 +128,7 @@ pub(super) async fn verify(api: &Api, request: Request<v1::VerifyAuditRequest>) 
                 Err(error) => Err(status(&error)),
             };
             let over = part.as_ref().map_or(true, |walk| walk.done);
-            if out.send(part.map(|walk| progress(&walk))).await.is_err() || over {
+            if out.send(part.map(|walk| progress(&walk, records_all))).await.is_err() || over {
                 return;
             }
         }
@@ -132,7 +136,7 @@ pub(super) async fn verify(api: &Api, request: Request<v1::VerifyAuditRequest>) 
     Ok(parts)
 }
 
-fn progress(walk: &AuditWalk) -> v1::VerifyAuditProgress {
+fn progress(walk: &AuditWalk, records_all: u64) -> v1::VerifyAuditProgress {
     let keys = walk.keys.iter().map(|k| Key { member: k.member.0, key: k.key.clone(), since: k.since, until: k.until });
     v1::VerifyAuditProgress {
         member: walk.member.0,
@@ -143,6 +147,7 @@ fn progress(walk: &AuditWalk) -> v1::VerifyAuditProgress {
         keys: keys.collect(),
         done: walk.done,
         begins: walk.begins,
+        records_all,
     }
 }
 

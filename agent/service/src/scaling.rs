@@ -59,7 +59,21 @@ pub(super) fn explanation(service: &Allocation, now: Timestamp) -> String {
             state.early_ends
         ));
     }
+    lines.extend(scaling.policy.as_ref().map(rule));
     lines.join("\n")
+}
+
+/// When the number of replicas changes by itself.
+fn rule(policy: &ScalePolicy) -> String {
+    let ScalePolicy { metric, target, interval_ms, up_window_ms, down_window_ms, down_threshold: _, cooldown_ms } = policy;
+    format!(
+        "{metric} is looked at every {}: above {target} for {}, a replica is added; below {} for {}, one leaves; {} lie between two changes.",
+        seconds(*interval_ms),
+        seconds(*up_window_ms),
+        policy.floor(),
+        seconds(*down_window_ms),
+        seconds(*cooldown_ms)
+    )
 }
 
 fn numbers(scaling: &Scaling, state: &ScalingState) -> String {
@@ -109,8 +123,8 @@ fn of_loop(scaling: &Scaling, policy: &ScalePolicy, state: &ScalingState, now: T
     }
     if state.oscillates() {
         lines.push(format!(
-            "Their number turned between up and down {} times in a row. Give the service another target (`lattice update ID \
-             --scale-target X`), or submit it with a longer --scale-cooldown or longer windows.",
+            "Their number turned between up and down {} times in a row. Give the service another target, a longer cooldown or \
+             longer windows, such as `lattice update ID --scale-cooldown 10m`.",
             state.alternations
         ));
     }
@@ -231,6 +245,15 @@ mod tests {
         let recent = lines(cpu, ScalingState { reading: reading(Look::Above, None), change, ..steady() }, 100_000);
         assert!(recent[1].ends_with(": the last change is recent, and the next one possible in 140 seconds."), "{recent:?}");
         assert_eq!(recent[2], "The last change was from 2 to 3 at 1970-01-01T00:01:00.000Z, because the metric was 0.91.");
+    }
+
+    #[test]
+    fn the_rule_comes_last_with_all_its_values() {
+        let text = lines(Some("queue_depth"), steady(), 0);
+        let rule = "queue_depth is looked at every 1 minute: above 0.8 for 2 minutes, a replica is added; below 0.4 for 5 minutes, one leaves; \
+                    3 minutes lie between two changes.";
+        assert_eq!(text.last().map(String::as_str), Some(rule));
+        assert!(!lines(None, steady(), 0).iter().any(|line| line.contains("is looked at")));
     }
 
     #[test]

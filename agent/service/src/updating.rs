@@ -1,5 +1,5 @@
 //! `AllocationService.Update`: changes the walltime, the preemption class, the name, the project or the tags of submitted
-//! work, or the bounds and the target of a scaled service. The quorum checks the change. Of work that has ended, the
+//! work, or how a scaled service scales. The quorum checks the change. Of work that has ended, the
 //! project and the tags are corrected in its record (`corrections`).
 //!
 //! ```text
@@ -21,8 +21,8 @@ use lattice_api::v1;
 use lattice_api::v1::update_allocation_request::Walltime;
 use lattice_ledger::{Action, AllocationChange, ScalingChange};
 use lattice_model::duration::clock_text;
-use lattice_model::scaling::NoAmount;
-use lattice_model::{Allocation, Amount, Timestamp};
+use lattice_model::scaling::{NoAmount, NoSuchMetric};
+use lattice_model::{Allocation, Amount, ScaleMetric, Timestamp};
 use lattice_quorum_client::CallError;
 use lattice_quorum_client::wire::{Answer, Refusal, Request as Ask, UpdateRefusal};
 use std::collections::BTreeMap;
@@ -32,6 +32,8 @@ use tonic::{Code, Request, Status};
 pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationRequest>) -> Result<v1::UpdateAllocationResponse, Status> {
     let caller = api.caller(&request).await?;
     let by_token = if request.metadata().contains_key(METADATA) { Some(api.operator(&request).await?) } else { None };
+    let request = request.into_inner();
+    let scaling = scaling_change(&request)?;
     let v1::UpdateAllocationRequest {
         key,
         walltime,
@@ -39,17 +41,14 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
         name,
         project,
         tags,
-        replicas_min,
-        replicas_max,
-        scale_target,
         begin_ms,
         deadline_ms,
         nice,
         comment,
         reservation,
         expected_version,
-    } = request.into_inner();
-    let scaling = scaling_change(replicas_min, replicas_max, scale_target.as_deref())?;
+        ..
+    } = request;
     let (begin, deadline) = (begin_ms.map(Timestamp), deadline_ms.map(Timestamp));
     let has_place = begin.is_some() || deadline.is_some() || nice.is_some() || reservation.is_some();
     let has_labels = project.is_some() || !tags.is_empty();
@@ -177,15 +176,29 @@ fn needs_operator(error: &CallError) -> bool {
         | UpdateRefusal::NodesAreLent { .. }
         | UpdateRefusal::HasBegun { .. }
         | UpdateRefusal::OtherVersion { .. }
-        | UpdateRefusal::NoMetric => false,
+        | UpdateRefusal::NoMetric
+        | UpdateRefusal::NoTarget => false,
     }
 }
 
 /// How a scaled service is to scale from now on; `None`: as it does.
-fn scaling_change(replicas_min: Option<u32>, replicas_max: Option<u32>, target: Option<&str>) -> Result<Option<ScalingChange>, Status> {
-    let no_amount = |error: NoAmount| Status::invalid_argument(format!("scale-target: {error}"));
-    let target = target.map(str::parse::<Amount>).transpose().map_err(no_amount)?;
-    let change = ScalingChange { replicas_min, replicas_max, target };
+fn scaling_change(request: &v1::UpdateAllocationRequest) -> Result<Option<ScalingChange>, Status> {
+    let amount = |field: &str, text: Option<&str>| {
+        let no_amount = |error: NoAmount| Status::invalid_argument(format!("{field}: {error}"));
+        text.map(str::parse::<Amount>).transpose().map_err(no_amount)
+    };
+    let no_metric = |error: NoSuchMetric| Status::invalid_argument(format!("scale-metric: {error}"));
+    let change = ScalingChange {
+        replicas_min: request.replicas_min,
+        replicas_max: request.replicas_max,
+        metric: request.scale_metric.as_deref().map(str::parse::<ScaleMetric>).transpose().map_err(no_metric)?,
+        target: amount("scale-target", request.scale_target.as_deref())?,
+        interval_ms: request.scale_interval_ms,
+        up_window_ms: request.scale_up_window_ms,
+        down_window_ms: request.scale_down_window_ms,
+        down_threshold: amount("scale-down-threshold", request.scale_down_threshold.as_deref())?,
+        cooldown_ms: request.scale_cooldown_ms,
+    };
     Ok(Some(change).filter(|change| *change != ScalingChange::default()))
 }
 
@@ -232,12 +245,35 @@ mod tests {
 
     #[test]
     fn bounds_and_a_target_are_one_change_and_none_of_them_is_no_change() {
-        let scaling = |least, most, target| scaling_change(least, most, target).map_err(|status| status.message().to_owned());
-        assert_eq!(scaling(None, None, None), Ok(None));
-        let change = ScalingChange { replicas_min: Some(2), replicas_max: None, target: Some(Amount(700_000)) };
-        assert_eq!(scaling(Some(2), None, Some("0.7")), Ok(Some(change)));
-        let refused = scaling(None, Some(4), Some("100ms")).unwrap_err();
+        let scaling = |request: &v1::UpdateAllocationRequest| scaling_change(request).map_err(|status| status.message().to_owned());
+        let none = v1::UpdateAllocationRequest::default;
+        assert_eq!(scaling(&v1::UpdateAllocationRequest { nice: Some(3), ..none() }), Ok(None));
+        let target = |text: &str| v1::UpdateAllocationRequest { scale_target: Some(text.to_owned()), ..none() };
+        let change = ScalingChange { replicas_min: Some(2), target: Some(Amount(700_000)), ..ScalingChange::default() };
+        assert_eq!(scaling(&v1::UpdateAllocationRequest { replicas_min: Some(2), ..target("0.7") }), Ok(Some(change)));
+        let refused = scaling(&target("100ms")).unwrap_err();
         assert!(refused.starts_with("scale-target: \"100ms\" is no number"), "{refused}");
+    }
+
+    #[test]
+    fn another_metric_and_its_windows_are_one_change() {
+        let request = v1::UpdateAllocationRequest {
+            scale_metric: Some("q{a=\"b\"}".to_owned()),
+            scale_interval_ms: Some(1),
+            scale_up_window_ms: Some(2),
+            scale_down_window_ms: Some(3),
+            scale_down_threshold: Some("0.25".to_owned()),
+            scale_cooldown_ms: Some(4),
+            ..Default::default()
+        };
+        let change = scaling_change(&request).unwrap().unwrap();
+        assert_eq!(change.metric.map(|metric| metric.to_string()).as_deref(), Some("q{a=\"b\"}"));
+        assert_eq!((change.interval_ms, change.up_window_ms, change.down_window_ms), (Some(1), Some(2), Some(3)));
+        assert_eq!((change.down_threshold, change.cooldown_ms, change.target), (Some(Amount(250_000)), Some(4), None));
+        let refused = scaling_change(&v1::UpdateAllocationRequest { scale_metric: Some("sum(q)".to_owned()), ..request.clone() });
+        assert!(refused.unwrap_err().message().starts_with("scale-metric: "));
+        let refused = scaling_change(&v1::UpdateAllocationRequest { scale_down_threshold: Some("half".to_owned()), ..request });
+        assert!(refused.unwrap_err().message().starts_with("scale-down-threshold: "));
     }
 
     #[test]

@@ -68,10 +68,11 @@ fn line(text: &str, waited: Duration, columns: usize) -> String {
     shortened(text, columns.saturating_sub(time.len() + 1)) + &time
 }
 
-/// A bar with its numbers: `[##########          ] 1 of 2 allocations ended`.
+/// A bar with its numbers: `[##########          ] 50 %, 1 of 2 allocations ended`.
 pub fn bar(done: u64, total: u64, what: &str) -> String {
     let filled = usize::try_from(u128::from(done.min(total)) * BAR_COLUMNS as u128 / u128::from(total.max(1))).unwrap_or(BAR_COLUMNS);
-    format!("[{:BAR_COLUMNS$}] {done} of {total} {what}", "#".repeat(filled))
+    let percent = u128::from(done.min(total)) * 100 / u128::from(total.max(1));
+    format!("[{:BAR_COLUMNS$}] {percent} %, {done} of {total} {what}", "#".repeat(filled))
 }
 
 #[cfg(test)]
@@ -80,8 +81,8 @@ mod tests {
 
     #[test]
     fn a_bar_has_its_numbers() {
-        assert_eq!(bar(1, 2, "allocations ended"), "[##########          ] 1 of 2 allocations ended");
-        assert_eq!(bar(0, 0, "nodes"), "[                    ] 0 of 0 nodes");
+        assert_eq!(bar(1, 2, "allocations ended"), "[##########          ] 50 %, 1 of 2 allocations ended");
+        assert_eq!(bar(0, 0, "nodes"), "[                    ] 0 %, 0 of 0 nodes");
         assert_eq!(bar(u64::MAX, u64::MAX, "bytes").matches('#').count(), BAR_COLUMNS);
     }
 

@@ -10,8 +10,9 @@ use lattice_cli_session::shown::short;
 use lattice_cli_syntax::args::update::{Changes, NewDeadline, NewWalltime, Update};
 use lattice_cli_syntax::flags::tags_once;
 use lattice_model::count::counted;
-use lattice_model::duration::clock_text;
+use lattice_model::duration::{clock_text, units_text};
 use lattice_model::time::Timestamp;
+use lattice_model::{ScaleMetric, millis};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -19,10 +20,8 @@ pub async fn run(session: &Session, args: Update) -> Result<u8, Failure> {
     let Update { ids, changes } = args;
     let scaling = scaling_texts(&changes);
     let (clock, place) = (local_clock(), place_texts(&changes));
-    let reservation = changes.new_reservation();
-    let Changes {
-        walltime, preemption_class, name, project, tags, min_nodes, max_nodes, scale_target, begin, deadline, nice, comment, ..
-    } = changes;
+    let (scaled, reservation) = (scaling_request(&changes), changes.new_reservation());
+    let Changes { walltime, preemption_class, name, project, tags, begin, deadline, nice, comment, .. } = changes;
     let begin = begin.map(|begin| begin.resolve("--begin", &clock)).transpose()?;
     let deadline = match deadline {
         Some(NewDeadline::At(time)) => Some(time.resolve("--deadline", &clock)?.0),
@@ -43,15 +42,12 @@ pub async fn run(session: &Session, args: Update) -> Result<u8, Failure> {
                     name: name.clone(),
                     project: project.clone(),
                     tags: tags.clone().into_iter().collect(),
-                    replicas_min: min_nodes,
-                    replicas_max: max_nodes,
-                    scale_target: scale_target.map(|target| target.to_string()),
                     begin_ms: begin.map(|begin| begin.0),
                     deadline_ms: deadline,
                     nice,
                     comment: comment.clone(),
                     reservation: reservation.clone(),
-                    expected_version: None,
+                    ..scaled.clone()
                 };
                 answer(client.allocations().update(request)).await
             }
@@ -77,7 +73,7 @@ pub async fn run(session: &Session, args: Update) -> Result<u8, Failure> {
         changed.extend(begin.map(|begin| format!("the begin {begin}")));
         changed.extend(deadline.map(|ms| if ms == 0 { "no deadline".to_owned() } else { format!("the deadline {}", Timestamp(ms)) }));
         changed.extend(place.clone());
-        // The bounds and the target concern no replica.
+        // The bounds and the metric concern no replica.
         let parts = parts.filter(|_| !changed.is_empty());
         [changed, scaling.clone()].concat().join(", ") + parts.unwrap_or_default()
     };
@@ -103,12 +99,37 @@ fn place_texts(changes: &Changes) -> Vec<String> {
     nice.into_iter().chain(comment).chain(reservation).collect()
 }
 
+/// The part of the request that is about how a service scales.
+fn scaling_request(changes: &Changes) -> v1::UpdateAllocationRequest {
+    v1::UpdateAllocationRequest {
+        replicas_min: changes.min_nodes,
+        replicas_max: changes.max_nodes,
+        scale_metric: changes.scale_metric.as_ref().map(ScaleMetric::to_string),
+        scale_target: changes.scale_target.map(|target| target.to_string()),
+        scale_interval_ms: changes.scale_interval.map(millis),
+        scale_up_window_ms: changes.scale_up_window.map(millis),
+        scale_down_window_ms: changes.scale_down_window.map(millis),
+        scale_down_threshold: changes.scale_down_threshold.map(|part| part.to_string()),
+        scale_cooldown_ms: changes.scale_cooldown.map(millis),
+        ..Default::default()
+    }
+}
+
 /// How a service scales now, of what was to be changed.
 fn scaling_texts(changes: &Changes) -> Vec<String> {
     let least = changes.min_nodes.map(|least| format!("at least {}", counted(least, "replica")));
     let most = changes.max_nodes.map(|most| format!("at most {}", counted(most, "replica")));
+    let metric = changes.scale_metric.as_ref().map(|metric| format!("the metric {metric}"));
     let target = changes.scale_target.map(|target| format!("the target {target}"));
-    [least, most, target].into_iter().flatten().collect()
+    let threshold = changes.scale_down_threshold.map(|part| format!("the threshold {part}"));
+    let times = [
+        ("a scale interval", changes.scale_interval),
+        ("a scale-up window", changes.scale_up_window),
+        ("a scale-down window", changes.scale_down_window),
+        ("a cooldown", changes.scale_cooldown),
+    ];
+    let times = times.into_iter().filter_map(|(name, time)| Some(format!("{name} of {}", units_text(time?))));
+    [least, most, metric, target, threshold].into_iter().flatten().chain(times).collect()
 }
 
 /// What it has now, of what else was to be changed.
@@ -145,22 +166,7 @@ mod tests {
 
     #[test]
     fn bounds_and_a_target_are_printed_as_they_are_now() {
-        let none = Changes {
-            walltime: None,
-            preemption_class: None,
-            name: None,
-            project: None,
-            tags: vec![],
-            min_nodes: None,
-            max_nodes: None,
-            scale_target: None,
-            begin: None,
-            deadline: None,
-            nice: None,
-            comment: None,
-            reservation: None,
-            no_reservation: false,
-        };
+        let none = Changes::default();
         assert!(place_texts(&none).is_empty());
         assert!(scaling_texts(&none).is_empty());
         let taken_away = Changes { no_reservation: true, ..none };
@@ -168,6 +174,18 @@ mod tests {
         let none = Changes { no_reservation: false, ..taken_away };
         let all = Changes { min_nodes: Some(1), max_nodes: Some(6), scale_target: "0.70".parse().ok(), ..none };
         assert_eq!(scaling_texts(&all), ["at least 1 replica", "at most 6 replicas", "the target 0.7"]);
+        assert_eq!(scaling_request(&all).scale_target.as_deref(), Some("0.7"));
+        let minutes = |count: u64| Some(Duration::from_secs(60 * count));
+        let other = Changes {
+            scale_metric: "queue_depth".parse().ok(),
+            scale_up_window: minutes(1),
+            scale_cooldown: minutes(2),
+            ..Changes::default()
+        };
+        assert_eq!(scaling_texts(&other), ["the metric queue_depth", "a scale-up window of 1 minute", "a cooldown of 2 minutes"]);
+        let request = scaling_request(&other);
+        assert_eq!((request.scale_metric.as_deref(), request.scale_up_window_ms), (Some("queue_depth"), Some(60_000)));
+        assert_eq!((request.scale_cooldown_ms, request.scale_down_window_ms), (Some(120_000), None));
     }
 
     #[test]

@@ -176,7 +176,8 @@ impl ScalingFlags {
     }
 }
 
-fn parse_time(text: &str) -> Result<Duration, TimeError> {
+/// How often a metric is looked at, a window, a cooldown.
+pub(crate) fn parse_time(text: &str) -> Result<Duration, TimeError> {
     parse_positive(text, BareNumber::Seconds)
 }
 

@@ -27,10 +27,12 @@ pub struct StartFlags {
     /// 2026-03-05T16:00 (all in your time zone), with a zone as in 2026-03-05T16:00:00Z, or from now on: 2h, now+30minutes
     #[arg(long, value_name = "TIME", overrides_with = "begin")]
     pub begin: Option<StartTime>,
-    /// It ends as Cancelled when it could not end by this time any more; written as for --begin
+    /// It ends as Cancelled when it could not end by this time any more; written as for --begin. Of a task group, the
+    /// tasks that have not ended by then are cancelled
     #[arg(long, value_name = "TIME", overrides_with = "deadline")]
     pub deadline: Option<StartTime>,
-    /// It may begin with less than its walltime if it fits in no other way now, but with at least this
+    /// It, or each task of a task group, may begin with less than its walltime if it fits in no other way now, but with
+    /// at least this
     #[arg(long, alias = "time-min", value_name = "TIME", overrides_with = "walltime_min", value_parser = parse_least)]
     pub walltime_min: Option<Duration>,
     /// Wait in its queue for the nodes of --topology for this long at most, and then take nodes of any topology groups

@@ -298,10 +298,43 @@ fn other_bounds(w: &World) {
     let left = wait_replicas(w, &id, "bounds", 1);
     assert_eq!(left.into_iter().map(|(id, _)| id).collect::<Vec<_>>(), [first]);
     w.wait_log(&replica(&id, 2), "leaving\n");
+    other_metric(w, &id);
     w.ok(&["cancel", &id, &other]);
     assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
     w.ended(&other);
     w.assert_nothing_left();
+}
+
+/// A service that was sized by hand gets a metric, and then another one: the loop follows the new values at once.
+fn other_metric(w: &World, id: &str) {
+    refused(w, &["update", id, "--scale-cooldown=1s"], 4, "it scales by no metric");
+    refused(w, &["update", id, "--scale-metric=cpu_utilization"], 4, "another metric needs a target of its own");
+    refused(w, &["update", id, "--scale-metric=sum(q)"], 2, "queue_depth");
+    w.ok(&["update", id, "--max-nodes=2"]);
+    w.ok(&["scale", id, "2"]);
+    wait_replicas(w, id, "bounds", 2);
+    // The replicas do not listen, so nothing says how many connections wait, and their number stays.
+    w.ok(&[&["update", id, "--scale-metric=queue_depth", "--scale-target=7"][..], &SOON].concat());
+    w.wait("a look at the connections that wait", || scaling(&w.status(id))["reading"]["look"] == "missing");
+    let explained = w.ok(&["explain", id]);
+    assert!(explained.contains("queue_depth is looked at every 1 second: above 7 for 1 second, a replica is added"), "{explained}");
+    refused(w, &["update", id, "--scale-metric=cpu_utilization"], 4, "another metric needs a target of its own");
+    refused(w, &["update", id, "--scale-down-threshold=1.5"], 2, "scale-down-threshold");
+    assert_eq!(count(&w.status(id), "wanted"), 2);
+    // No replica ever uses so many cores.
+    let done = w.ok(&["update", id, "--scale-metric=cpu_utilization", "--scale-target=1000", "--scale-cooldown=2s"]);
+    assert!(done.contains("the metric cpu_utilization, the target 1000, a cooldown of 2 seconds"), "{done}");
+    let policy = w.status(id)["scaling"]["policy"].clone();
+    assert_eq!((text(&policy, "metric").as_str(), &policy["cooldown_ms"]), ("cpu_utilization", &2000.into()), "{policy}");
+    let explained = w.ok(&["explain", id]);
+    assert!(explained.contains("cpu_utilization is looked at every 1 second: above 1000 for 1 second"), "{explained}");
+    assert!(explained.contains("below 500 for 2 seconds, one leaves; 2 seconds lie between two changes"), "{explained}");
+    wait_wanted(w, id, 1);
+    wait_replicas(w, id, "bounds", 1);
+    let change = &scaling(&w.status(id))["change"];
+    assert_eq!((&change["from"], &change["to"]), (&2.into(), &1.into()), "{change}");
+    let audit = w.ok(&["audit", "query", "--type", "allocation-changed", "-o", "json"]);
+    assert!(audit.contains("scale metric cpu_utilization instead of queue_depth"), "{audit}");
 }
 
 /// The processes of replicas that live, as they have written their numbers into this folder.

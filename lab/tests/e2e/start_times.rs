@@ -21,7 +21,8 @@ static MAIL: Group = Group {
         // The hook runs as an ordinary user, and finds the file there.
         fs::write(&sent, "").unwrap();
         fs::set_permissions(&sent, fs::Permissions::from_mode(0o666)).unwrap();
-        let script = format!("#!/bin/sh\nmail=$(cat)\necho \"$1 $2 $LATTICE_MAIL_ID $mail\" >> {}\n", sent.display());
+        let script =
+            format!("#!/bin/sh\nmail=$(cat)\n[ \"$1\" != dead ] || exit 75\necho \"$1 $2 $LATTICE_MAIL_ID $mail\" >> {}\n", sent.display());
         fs::write(&hook, script).unwrap();
         fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
         options.member_lines = format!("mail_hook: {:?}\nmail_hook_seconds: 5\n", hook.to_string_lossy());
@@ -74,6 +75,24 @@ fn misses_its_deadline(w: &World) {
     let running = w.status(&short);
     assert!((60..=300).contains(&running["walltime_seconds"].as_u64().unwrap()), "{running}");
     w.ok(&["cancel", &short]);
+    lanes_have_a_deadline(w);
+}
+
+/// Lanes of a task group end by its deadline, and their tasks have less than their walltime.
+fn lanes_have_a_deadline(w: &World) {
+    let near = ["submit", "--task-group=0-1", "--deadline=now+50s", "--walltime=10s", "--", "/bin/true"];
+    let refused = w.run(&near);
+    assert!(refused.err().contains("a lane, which has two walltimes of a task and a minute, takes 00:01:20"), "{}", refused.err());
+    let id = w.submit(&["--task-group=0-1%1", "--deadline=now+3m", "--walltime=1h", "--walltime-min=10s", "--", "/bin/sleep", "60"]);
+    w.running(&id);
+    let lane = w.ok(&["status", &id, "--lanes", "-o", "name"]).lines().next().unwrap_or_default().to_owned();
+    let (group, lane) = (w.status(&id), w.status(&lane));
+    w.ok(&["cancel", &id]);
+    assert_eq!((group["walltime_seconds"].as_u64(), text(&lane, "deadline")), (Some(3600), text(&group, "deadline")), "{lane}");
+    assert!((80..=180).contains(&lane["walltime_seconds"].as_u64().unwrap()), "{lane}");
+    let missed = w.submit(&["--hold", "--task-group=0-1", "--deadline=now+66s", "--walltime=1s", "--", "/bin/true"]);
+    let missed = w.ended(&missed);
+    assert!(text(&missed, "reason").starts_with("deadline_missed: it could not end by"), "{missed}");
 }
 
 fn is_nice(w: &World) {
@@ -123,12 +142,23 @@ fn sends_mail(w: &World) {
         status["notified"].as_array().is_some_and(|all| all.iter().any(|one| one["delivered_seq"].as_u64().unwrap_or_default() > 0))
     };
     w.wait("mail to begin", begun);
+    // Mails that cannot be sent now delay no other one, however long.
+    let tasks = w.submit(&["--mail-type=end,array_tasks", "--mail-user=dead", "--task-group=0-19", "--walltime=5m", "--", "/bin/true"]);
+    w.completed(&tasks);
     let submitted =
         w.run(&["submit", "-o", "name", "--mail-type=begin,end", "--mail-user=ada", "--walltime=5m", "--", "/bin/sleep", "300"]);
     assert_eq!(submitted.err(), "", "no warning");
     let id = submitted.out().trim().to_owned();
     let events = || mails(&id).into_iter().map(|(to, event, _)| format!("{to} {event}")).collect::<Vec<_>>();
     w.wait("the mail of its beginning", || events() == ["ada begin"]);
+    assert!(mails(&tasks).is_empty());
+    // Only the leader knows why.
+    w.wait("the leader's status to say whose mail fails", || {
+        let status = w.lattice.json(&["quorum", "status"]).unwrap_or_default();
+        let mut errors = status["notified"].as_array().into_iter().flatten().map(|one| text(one, "last_error"));
+        let is_leader = status["answered_by"].is_u64() && status["answered_by"] == status["leader"];
+        !is_leader || errors.any(|error| error.contains("to dead cannot be sent now: exit status: 75"))
+    });
     let gone = w.leader();
     faults::kill_member(&w.dir, gone).unwrap();
     w.wait("another leader", || w.lattice.leader().ok().flatten().is_some_and(|leader| leader != gone));

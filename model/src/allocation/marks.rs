@@ -7,11 +7,13 @@ use crate::mail::MailEvent;
 use crate::time::Timestamp;
 
 impl Allocation {
-    /// From when on it could not end by its deadline any more; `None`: never, or it does not wait. A lane or replica
-    /// has no deadline of its own.
+    /// From when on it could not end by its deadline any more; `None`: never, or it does not wait. That of a task group
+    /// whose tasks have begun is its deadline, and its lanes end with it.
     pub fn deadline_missed_at(&self) -> Option<Timestamp> {
         let is_part = self.lane.is_some() || self.replica.is_some();
-        let latest = self.spec.begin_latest().filter(|_| self.state.is_without_nodes() && !is_part)?;
+        let has_begun = self.is_task_group() && self.started_at.is_some();
+        let latest = if has_begun { self.spec.deadline() } else { self.spec.begin_latest() };
+        let latest = latest.filter(|_| self.state.is_without_nodes() && !is_part)?;
         Some(Timestamp(latest.0.saturating_add(1)))
     }
 

@@ -4,6 +4,7 @@ use super::{AllocationSpec, invalid};
 use crate::duration::{clock_text, millis};
 use crate::mail::{MAIL_USER_BYTES_MAX, MailEvent};
 use crate::spec_error::SpecError;
+use crate::task_group::{lane_walltime, task_walltime};
 use crate::time::Timestamp;
 use crate::timing::{AHEAD_MS_MAX, COMMENT_BYTES_MAX, NICE_MAX, Timing};
 use std::collections::BTreeSet;
@@ -29,10 +30,17 @@ impl AllocationSpec {
         least.or(self.walltime)
     }
 
-    /// The last time at which it may begin and still end by its deadline; `None`: it may begin at any time.
+    /// The last time at which it, or a lane of the task group, may begin and still end by its deadline; `None`: it may
+    /// begin at any time. Not for the specification of a lane itself.
     pub fn begin_latest(&self) -> Option<Timestamp> {
-        let (deadline, least) = (self.deadline()?, self.walltime_least()?);
+        let (deadline, least) = (self.deadline()?, self.shortest_run()?);
         Some(Timestamp(deadline.0.saturating_sub(millis(least))))
+    }
+
+    /// The least walltime with which it, or a lane of the task group, may begin.
+    fn shortest_run(&self) -> Option<Duration> {
+        let least = self.walltime_least()?;
+        Some(if self.tasks.is_some() { lane_walltime(least) } else { least })
     }
 
     /// The walltime that it gets if it begins at this time: less than it asks for only if its deadline is near. `None`:
@@ -41,6 +49,12 @@ impl AllocationSpec {
         let (asked, least) = (self.walltime?, self.walltime_least()?);
         let left = self.deadline().map_or(asked, |deadline| Duration::from_millis(deadline.since_ms(now)).min(asked));
         (left >= least).then_some(left)
+    }
+
+    /// Of a lane: the walltime of its tasks. A deadline that cuts the lane short leaves them their least one.
+    pub fn walltime_of_tasks(&self) -> Option<Duration> {
+        let lane = self.walltime?;
+        Some(task_walltime(self.walltime_least().map_or(lane, |least| lane.max(least))))
     }
 
     /// Checks its times against the present one.
@@ -55,8 +69,9 @@ impl AllocationSpec {
         }
         match self.begin_latest() {
             Some(latest) if latest < now => {
-                let (deadline, least) = (self.deadline().unwrap_or_default(), self.walltime_least().unwrap_or_default());
-                let why = format!("it could not end by {deadline}: it is {now}, and it takes {}", clock_text(least));
+                let (deadline, least) = (self.deadline().unwrap_or_default(), self.shortest_run().unwrap_or_default());
+                let what = if self.tasks.is_some() { "a lane, which has two walltimes of a task and a minute, takes" } else { "it takes" };
+                let why = format!("it could not end by {deadline}: it is {now}, and {what} {}", clock_text(least));
                 Err(invalid("deadline", why))
             }
             Some(_) | None => Ok(()),
@@ -90,13 +105,10 @@ impl AllocationSpec {
         }
         let Some(Timing { begin, deadline, walltime_min }) = self.timing.as_deref() else { return Ok(()) };
         let bound = deadline.map(|_| "deadline").or(walltime_min.map(|_| "walltime-min"));
-        if let Some(field) = bound {
-            if self.walltime.is_none() {
-                return Err(invalid(field, "a service has no walltime, and ends when it is cancelled: leave it out"));
-            }
-            if self.tasks.is_some() {
-                return Err(invalid(field, "is not for task groups, whose tasks begin one after another: leave it out"));
-            }
+        if let Some(field) = bound
+            && self.walltime.is_none()
+        {
+            return Err(invalid(field, "a service has no walltime, and ends when it is cancelled: leave it out"));
         }
         if let Some(least) = walltime_min
             && (least.is_zero() || self.walltime.is_some_and(|walltime| *least > walltime))
@@ -171,8 +183,26 @@ mod tests {
         let service = AllocationSpec { walltime: None, ..timed(Timing { deadline: at(9), ..Timing::default() }) };
         assert!(refused(&service).starts_with("deadline: a service has no walltime"));
         let tasks = Some(Box::new(TaskGroup::parse("0-9").unwrap()));
-        let group = AllocationSpec { tasks, ..timed(Timing { walltime_min: Some(HOUR), ..Timing::default() }) };
-        assert!(refused(&group).starts_with("walltime-min: is not for task groups"));
+        let group = |timing| AllocationSpec { tasks: tasks.clone(), ..timed(timing) };
+        assert_eq!(group(Timing { walltime_min: Some(HOUR), ..Timing::default() }).validate(), Ok(()));
+        // A lane has two walltimes of a task and a minute.
+        let due = |deadline| group(Timing { begin: at(100), deadline, walltime_min: Some(HOUR / 2) });
+        assert_eq!((due(at(3760)).validate(), due(at(3760)).begin_latest()), (Ok(()), at(100)));
+        assert!(refused(&due(at(3759))).starts_with("deadline: work that begins at"));
+        let late = due(at(3760)).validate_times(Timestamp(100_001)).unwrap_err().to_string();
+        assert!(late.ends_with("and a lane, which has two walltimes of a task and a minute, takes 01:01:00"), "{late}");
+    }
+
+    #[test]
+    fn tasks_of_a_lane_have_half_of_it_and_at_least_their_least_walltime() {
+        let of = |lane, walltime_min| {
+            let timing = Timing { walltime_min, ..Timing::default() }.unless_empty();
+            AllocationSpec { walltime: lane, timing, ..spec() }.walltime_of_tasks()
+        };
+        let lane = |task| Some(lane_walltime(task));
+        assert_eq!((of(lane(HOUR), None), of(None, None)), (Some(HOUR), None));
+        assert_eq!(of(lane(HOUR), lane(HOUR / 2)), Some(HOUR));
+        assert_eq!(of(Some(Duration::from_secs(57)), lane(Duration::from_secs(1))), Some(Duration::from_secs(1)));
     }
 
     #[test]

@@ -379,7 +379,7 @@ commands! { |ledger, context|
     /// The loop of a scaled service has looked at its metric. The ledger checks by its own clock whether
     /// another number of replicas may be wanted.
     StepScaling(order: ScalingStep)
-        => 1, New, Owner(None), 256 + step_bytes(&order.step), ledger.step_scaling(context, order);
+        => 1, New, Owner(None), 256 + order.metric.to_string().len() + step_bytes(&order.step), ledger.step_scaling(context, order);
 
     /// The leader's clock: an end has not reached all that depend on it, or a task group or scaled service
     /// has lanes or replicas to be created or ended. Each command goes on with that; this one does nothing

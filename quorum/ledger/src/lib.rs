@@ -250,6 +250,7 @@ pub use lattice_ledger_state::keyring::{self, Keyring};
 pub use lattice_ledger_state::refusal::{Conflict, DependencyRefusal, ForgottenWork, Refusal, RemovalRefusal, UpdateRefusal};
 pub use lattice_ledger_state::removals::{REMOVED_LEN_MAX, Removal};
 pub use lattice_ledger_state::revocations::Revocation;
+pub use lattice_ledger_state::scaling_change::ScalingChange;
 pub use lattice_ledger_state::shortage;
 pub use lattice_ledger_state::task_states::{LanesObstacle, TASK_RANGES_MAX, TaskCounts, TaskPlace, TaskStates, WhichTasks};
 pub use lattice_ledger_state::user_limits::{UserLimit, UserLimits};
@@ -275,7 +276,7 @@ pub use state::{
 };
 pub use task_groups::{LANES_WAITING_OF_USER_MAX, LIVE_WITH_LANES_MAX, lane_id};
 pub use tenants::{QuotaChange, SoftLimitsChange, TenantChange, TenantStatus};
-pub use updates::{AllocationChange, ScalingChange};
+pub use updates::AllocationChange;
 pub use urgency::Urgency;
 pub use usage::{BudgetReport, UsageOf, UsageReport};
 pub use user_limits::UserLimitsChange;

@@ -16,6 +16,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const NODES: u8 = 3;
+/// That of the service.
+const METRIC: ScaleMetric = ScaleMetric::CpuUtilization;
 const HALF: Resources = Resources { cores: 4, memory_bytes: 32, gpus: 1 };
 
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +95,7 @@ struct World {
 impl World {
     fn new(requeue: RequeuePolicy) -> Self {
         let mut s = Story::new(NODES);
-        let policy = ScalePolicy::new(ScaleMetric::CpuUtilization, Amount(1_000_000));
+        let policy = ScalePolicy::new(METRIC, Amount(1_000_000));
         let scaling = Scaling { replicas_min: 1, replicas_max: 4, policy: Some(policy), drain: Drain::default() };
         let plain = spec(1, requeue, 2);
         let spec = AllocationSpec { scaling: Some(Box::new(scaling)), walltime: None, share: Some(HALF), ..plain };
@@ -141,13 +143,13 @@ impl World {
         let (service, lease_token) = (id(1), self.s.token);
         let found = value.map(Amount).ok_or_else(|| "away".to_owned());
         // Refused once it has ended.
-        let noted = self.s.act(Action::StepScaling(ScalingStep { service, lease_token, step: Step::Note { found } }));
+        let noted = self.s.act(Action::StepScaling(ScalingStep { service, lease_token, metric: METRIC, step: Step::Note { found } }));
         assert!(matches!(noted, Ok(Outcome::Done) | Err(Refusal::Update { .. })), "{noted:?}");
         self.s.pass(seconds * 1000);
         let wanted = self.ledger().allocation(service).unwrap().scaling.as_ref().unwrap().wanted;
         let replicas = if up { wanted + 1 } else { wanted.saturating_sub(1) };
         let step = Step::Want { replicas, value: Amount(value.unwrap_or_default()) };
-        let taken = self.s.act(Action::StepScaling(ScalingStep { service, lease_token, step }));
+        let taken = self.s.act(Action::StepScaling(ScalingStep { service, lease_token, metric: METRIC, step }));
         assert!(matches!(taken, Ok(Outcome::Done) | Err(Refusal::Update { .. } | Refusal::ScalingStep { .. })), "{taken:?}");
     }
 
@@ -165,7 +167,7 @@ impl World {
     }
 
     fn change_bounds(&mut self, least: u32, most: u32) {
-        let scaling = ScalingChange { replicas_min: Some(least), replicas_max: Some(most), target: None };
+        let scaling = ScalingChange { replicas_min: Some(least), replicas_max: Some(most), ..ScalingChange::default() };
         let change = AllocationChange { scaling: Some(scaling), ..AllocationChange::default() };
         match self.s.act(Action::UpdateAllocation { allocation: id(1), by: user(7), change, as_operator: false }) {
             Ok(Outcome::Done) => assert!(least <= most),

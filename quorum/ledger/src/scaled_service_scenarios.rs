@@ -95,7 +95,7 @@ fn scale(replicas: u32, by: u32) -> Action {
 
 fn step(s: &mut Story, step: Step) -> Result<Outcome, Refusal> {
     let lease_token = s.token;
-    s.act(Action::StepScaling(ScalingStep { service: id(1), lease_token, step }))
+    s.act(Action::StepScaling(ScalingStep { service: id(1), lease_token, metric: ScaleMetric::CpuUtilization, step }))
 }
 
 fn found(value: f64) -> Step {
@@ -400,7 +400,7 @@ fn a_replica_that_has_run_for_long_interrupts_the_row() {
 fn the_loop_changes_the_number_by_one_under_the_lease_of_the_queue() {
     let mut s = story(3, service(1, 3));
     runs(&mut s, 0, 0);
-    let stale = ScalingStep { service: id(1), lease_token: s.token + 1, step: found(0.95) };
+    let stale = ScalingStep { service: id(1), lease_token: s.token + 1, metric: ScaleMetric::CpuUtilization, step: found(0.95) };
     assert!(matches!(s.act(Action::StepScaling(stale)), Err(Refusal::StaleLease { .. })));
     assert!(matches!(step(&mut s, want(2)), Err(Refusal::ScalingStep { .. })), "nothing was found yet");
     assert_eq!(step(&mut s, found(0.95)), Ok(Outcome::Done));
@@ -411,7 +411,8 @@ fn the_loop_changes_the_number_by_one_under_the_lease_of_the_queue() {
     assert!(matches!(step(&mut s, want(2)), Err(Refusal::ScalingStep { .. })), "it is not there for long enough");
     s.pass(120_000);
     assert!(matches!(step(&mut s, want(3)), Err(Refusal::ScalingStep { .. })), "that is two more");
-    let audit = s.acted(Action::StepScaling(ScalingStep { service: id(1), lease_token: s.token, step: want(2) }));
+    let (lease_token, metric) = (s.token, ScaleMetric::CpuUtilization);
+    let audit = s.acted(Action::StepScaling(ScalingStep { service: id(1), lease_token, metric, step: want(2) }));
     let shown: Vec<_> = audit.iter().map(|record| (record.action, record.actor.as_str())).collect();
     assert_eq!(shown, [(AuditAction::AllocationScaled, "scaling"), (AuditAction::AllocationSubmitted, "quorum")]);
     assert_eq!(audit[0].detail, "2 replicas instead of 1: cpu_utilization is 0.95");
@@ -441,7 +442,8 @@ fn what_does_not_scale_by_itself_gets_no_steps() {
     let mut s = story(1, spec);
     assert!(matches!(step(&mut s, found(0.9)), Err(Refusal::ScalingStep { .. })));
     s.submit(2, 1, RequeuePolicy::Never, 0);
-    let of = |service| Action::StepScaling(ScalingStep { service, lease_token: s.token, step: found(0.9) });
+    let (lease_token, metric) = (s.token, ScaleMetric::CpuUtilization);
+    let of = |service| Action::StepScaling(ScalingStep { service, lease_token, metric: metric.clone(), step: found(0.9) });
     let (other, unknown, part) = (of(id(2)), of(id(9)), of(replica(0)));
     assert_eq!(s.act(other), Err(Refusal::NotScaled { id: id(2) }));
     assert!(matches!(s.act(unknown), Err(Refusal::NoSuchAllocation { .. })));
@@ -577,7 +579,7 @@ fn rescale(scaling: ScalingChange, by: u32) -> Action {
 }
 
 fn bounds(replicas_min: Option<u32>, replicas_max: Option<u32>) -> ScalingChange {
-    ScalingChange { replicas_min, replicas_max, target: None }
+    ScalingChange { replicas_min, replicas_max, ..ScalingChange::default() }
 }
 
 fn target(text: &str) -> ScalingChange {
@@ -710,6 +712,34 @@ fn another_target_counts_from_the_next_look_on() {
     s.pass(120_000);
     step(&mut s, want(2)).unwrap();
     assert_eq!(counts(&s), (2, 1, 1, 0));
+    check(&s);
+}
+
+#[test]
+fn another_metric_counts_from_its_first_look_on_and_a_look_at_the_one_before_is_refused() {
+    let mut s = story(2, service(1, 3));
+    runs(&mut s, 0, 0);
+    step(&mut s, found(0.95)).unwrap();
+    s.pass(300_000);
+    let depth = ScalingChange { metric: Some(ScaleMetric::QueueDepth), up_window_ms: Some(60_000), ..target("0.9") };
+    let detail = "scale metric queue_depth instead of cpu_utilization, scale target 0.9 instead of 0.8, scale-up window 60000 ms instead of \
+                  120000 ms while Running";
+    let wanted = (AuditAction::AllocationChanged, "u7".to_owned(), detail.to_owned());
+    assert_eq!(records(&mut s, rescale(depth.clone(), 7)), [wanted]);
+    assert!(s.acted(rescale(depth, 7)).is_empty(), "the answer was lost");
+    assert_eq!(state(&s).reading, None);
+    let Err(refused) = step(&mut s, found(0.95)) else { panic!("that was the processors' use") };
+    assert!(refused.to_string().contains("it scales by queue_depth now, and not by cpu_utilization"), "{refused}");
+    assert_eq!(state(&s).reading, None);
+    let lease_token = s.token;
+    let of_depth = |step| Action::StepScaling(ScalingStep { service: id(1), lease_token, metric: ScaleMetric::QueueDepth, step });
+    s.done(of_depth(found(0.95)));
+    assert!(matches!(s.act(of_depth(want(2))), Err(Refusal::ScalingStep { .. })), "its window has just begun");
+    s.pass(60_000);
+    s.done(of_depth(want(2)));
+    assert_eq!(counts(&s), (2, 1, 1, 0));
+    let alone = ScalingChange { metric: Some(ScaleMetric::GpuUtilization), ..ScalingChange::default() };
+    assert_eq!(s.act(rescale(alone, 7)), Err(Refusal::Update { id: id(1), why: UpdateRefusal::NoTarget }));
     check(&s);
 }
 

@@ -44,7 +44,7 @@ use lattice_model::count::counted;
 use lattice_model::scaling::{Step, check};
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, DesiredShare, EndReason, MailEvent, NodeId, PreemptCause,
-    Preemption, Principal, ReplicaOf, Scaling, ScalingState, Timestamp,
+    Preemption, Principal, ReplicaOf, ScaleMetric, Scaling, ScalingState, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
@@ -64,6 +64,8 @@ pub struct ScalingStep {
     pub service: AllocationId,
     /// The token of the lease for its queue.
     pub lease_token: u64,
+    /// The metric that the loop looked at.
+    pub metric: ScaleMetric,
     /// What the loop found, or asks for.
     pub step: Step,
 }
@@ -172,7 +174,7 @@ impl Ledger {
     /// The loop of the service has found something, or asks for one replica more or less. By the agent with
     /// the lease of its queue.
     pub(super) fn step_scaling(&mut self, context: &mut ApplyContext, order: &ScalingStep) -> Result<Outcome, Refusal> {
-        let ScalingStep { service: id, lease_token, step } = order;
+        let ScalingStep { service: id, lease_token, metric, step } = order;
         let id = *id;
         let service = self.allocations.get(&id).ok_or_else(|| self.no_such_allocation(id))?;
         let name = scheduler_lease(self.queue_of(&service.spec.vcluster));
@@ -180,6 +182,10 @@ impl Ledger {
             return Err(Refusal::StaleLease { name, token: *lease_token });
         }
         let (scaling, known) = scaled(service)?;
+        // The metric was changed while the loop looked at the one before.
+        if let Some(policy) = scaling.policy.as_ref().filter(|policy| policy.metric != *metric) {
+            return Err(Refusal::ScalingStep { id, why: format!("it scales by {} now, and not by {metric}", policy.metric) });
+        }
         check(scaling, known, step, context.at).map_err(|why| Refusal::ScalingStep { id, why: why.to_string() })?;
         let mut next = known.clone();
         next.take(scaling, bounded_step(step), context.at);
@@ -187,7 +193,6 @@ impl Ledger {
         if next == *known {
             return Ok(Outcome::Done);
         }
-        let metric = scaling.policy.as_ref().map_or_else(String::new, |policy| policy.metric.to_string());
         let detail = match step {
             Step::Note { .. } | Step::Restart { .. } => None,
             Step::Want { replicas, value } => Some(format!("{}: {metric} is {value}", change_text(known.wanted, *replicas))),
@@ -201,7 +206,7 @@ impl Ledger {
     }
 
     /// The specification of an allocation was changed by a user. If it is a scaled service: its number of
-    /// replicas is brought into the bounds, and what the loop found and did by another target does not count
+    /// replicas is brought into the bounds, and what the loop found and did by another policy does not count
     /// any more.
     pub(super) fn adapt_scaling(&mut self, context: &mut ApplyContext, id: AllocationId, before: &AllocationSpec, by: &str) {
         let Some(service) = self.allocations.get(&id) else { return };

@@ -41,7 +41,7 @@ use lattice_ledger_state::user_usage::holds_nodes;
 use lattice_model::task_group::{lane_walltime, task_walltime};
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, DesiredShare, EndReason, Epoch, LaneOf, LaneReport, LaneWork,
-    MailEvent, NodeId, Principal, ReplicaOf, RequeuePolicy, TaskGroup, TaskOutcome, TaskSet,
+    MailEvent, NodeId, Principal, ReplicaOf, RequeuePolicy, TaskGroup, TaskOutcome, TaskSet, Timing,
 };
 use std::borrow::Cow;
 use std::ops::{Bound, RangeInclusive};
@@ -144,11 +144,20 @@ fn is_fault_of_group(reason: &EndReason) -> bool {
 pub(super) fn spec_as_submitted(share: &DesiredShare) -> Cow<'_, AllocationSpec> {
     match share.lane {
         Some(_) => {
-            let walltime = share.spec.walltime.map(task_walltime);
-            Cow::Owned(AllocationSpec { walltime, ..share.spec.clone() })
+            let of_group = |timing: Box<Timing>| Box::new(Timing { walltime_min: timing.walltime_min.map(task_walltime), ..*timing });
+            let (walltime, timing) = (share.spec.walltime_of_tasks(), share.spec.timing.clone().map(of_group));
+            Cow::Owned(AllocationSpec { walltime, timing, ..share.spec.clone() })
         }
         None => Cow::Borrowed(&share.spec),
     }
+}
+
+/// The bounds in time of a group's lanes. Their tasks have the group's least walltime even where a deadline cuts a lane short.
+fn timing_of_lanes(group: &AllocationSpec) -> Option<Box<Timing>> {
+    let Timing { begin: _, deadline, walltime_min } = group.timing.as_deref().cloned()?;
+    let is_bound = deadline.is_some() || walltime_min.is_some();
+    let walltime_min = group.walltime_least().filter(|_| is_bound).map(lane_walltime);
+    Timing { begin: None, deadline, walltime_min }.unless_empty()
 }
 
 /// The node at which a lane could not start tasks, and why the group's other lanes avoid it.
@@ -652,7 +661,7 @@ impl Ledger {
             depends_on: Vec::new(),
             singleton: false,
             hold: false,
-            timing: None,
+            timing: timing_of_lanes(&group.spec),
             mail: None,
             ..AllocationSpec::clone(&group.spec)
         };

@@ -10,6 +10,10 @@
 //!
 //! A claim may give work less than its walltime only if it was submitted with a least one. The walltime counts from the
 //! beginning of the work, after its nodes have prepared it: what that took is cut off its end if the deadline is near.
+//!
+//! Of a task group, its lanes have the deadline and the least walltime of a lane: a lane with less walltime gives its tasks
+//! less. The group itself ends when no lane could begin any more, and from its first lane on at its deadline, with all
+//! tasks that have not ended.
 
 use super::{ApplyContext, Ledger, Subject};
 use lattice_ledger_state::refusal::Refusal;
@@ -71,7 +75,9 @@ impl Ledger {
 
     /// The work has begun, or has another walltime: it runs at most until its deadline.
     pub(super) fn end_by_deadline(&mut self, context: &mut ApplyContext, id: AllocationId) {
-        let times = self.allocations.get(&id).and_then(|allocation| allocation.started_at.zip(allocation.spec.deadline()));
+        // A task group's walltime is that of a task.
+        let allocation = self.allocations.get(&id).filter(|allocation| !allocation.is_task_group());
+        let times = allocation.and_then(|allocation| allocation.started_at.zip(allocation.spec.deadline()));
         let Some((started, deadline)) = times else { return };
         self.shorten(context, id, Duration::from_millis(deadline.since_ms(started)).max(WALLTIME_LEFT_MIN));
     }

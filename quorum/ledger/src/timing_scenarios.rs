@@ -2,7 +2,7 @@
 
 use super::properties::scans::invariant_indexes_equal_scans;
 use super::scenarios::{Story, id, node, prepared, spec, user};
-use super::task_group_scenarios::{DONE, SHORT_US, lane, runs, tasks};
+use super::task_group_scenarios::{DONE, SHORT_US, claim as lane_claim, lane, runs, tasks};
 use super::{Action, AllocationChange, MailNotice, Outcome, Refusal, UpdateRefusal};
 use lattice_model::{
     AllocationSpec, AllocationState, AuditRecord, Claim, EndReason, EndedTasks, Epoch, LaneReport, Mail, MailEvent, ReportItem,
@@ -108,6 +108,57 @@ fn a_claim_may_give_less_than_the_walltime_but_not_less_than_the_least_one() {
     s.report(0, exited(1, epoch, 1));
     let back = s.ledger.allocation(id(1)).unwrap();
     assert_eq!((back.state, back.asked_walltime, walltime_s(&s, 1)), (AllocationState::Pending, None, 3600));
+}
+
+/// Four tasks of four minutes, or of one at least, and this long until the deadline.
+fn due_group(s: &Story, left: Duration) -> (AllocationSpec, Timestamp) {
+    let deadline = Timestamp(s.now().0 + u64::try_from(left.as_millis()).unwrap());
+    let timing = Timing { begin: None, deadline: Some(deadline), walltime_min: Some(HOUR / 60) };
+    let (tasks, walltime) = (Some(Box::new(TaskGroup::parse("0-3").unwrap())), Some(HOUR / 15));
+    (AllocationSpec { tasks, walltime, timing: timing.unless_empty(), ..spec(1, RequeuePolicy::OnNodeFailure, 3) }, deadline)
+}
+
+#[test]
+fn lanes_of_a_group_end_by_its_deadline_and_with_it_all_of_the_group() {
+    let mut s = Story::new(2);
+    let (group, deadline) = due_group(&s, HOUR / 6);
+    submit(&mut s, 1, group).unwrap();
+    let waiting = s.ledger.allocation(lane(0)).unwrap().spec.clone();
+    assert_eq!((waiting.deadline(), waiting.walltime_least(), waiting.walltime), (Some(deadline), Some(HOUR / 20), Some(HOUR * 9 / 60)));
+    s.pass(300_000);
+    runs(&mut s, 0, 0);
+    let cut = s.ledger.allocation(lane(0)).unwrap();
+    let left = Duration::from_millis(deadline.since_ms(cut.started_at.unwrap()));
+    assert_eq!((cut.spec.walltime, cut.spec.walltime_of_tasks()), (Some(left), Some((left - HOUR / 60) / 2)));
+    assert!(left < HOUR / 12, "{left:?}");
+    invariant_indexes_equal_scans(&s.ledger);
+    // It has begun: no other lane begins late, but those that run go on.
+    let late = Timestamp(deadline.0 - 180_000 + 1);
+    assert!(!s.ledger.waits_are_due(late));
+    s.pass(late.since_ms(s.now()));
+    let action = Action::Claim(lane_claim(&s, lane(1), 1));
+    assert_eq!(s.act(action), Err(Refusal::DeadlineMissed { id: lane(1), deadline }));
+    assert!(!s.ledger.waits_are_due(deadline));
+    clock(&mut s, Timestamp(deadline.0 + 1));
+    let ended = s.ledger.allocation(id(1)).unwrap();
+    assert_eq!((ended.state, &ended.reason), (AllocationState::Cancelled, &Some(EndReason::DeadlineMissed { deadline })));
+    assert!((0..4).all(|number| s.ledger.allocation(lane(number)).is_none_or(|lane| lane.state.is_terminal())));
+    assert_eq!(walltime_s(&s, 1), 240, "the walltime of a task stays");
+    invariant_indexes_equal_scans(&s.ledger);
+}
+
+#[test]
+fn a_group_of_which_no_lane_could_end_in_time_is_refused_or_ended() {
+    let mut s = Story::new(1);
+    let (near, _) = due_group(&s, HOUR / 20);
+    let refused = submit(&mut s, 1, near).unwrap_err().to_string();
+    assert!(refused.contains("a lane, which has two walltimes of a task and a minute, takes 00:03:00"), "{refused}");
+    let (group, deadline) = due_group(&s, HOUR / 6);
+    submit(&mut s, 1, group).unwrap();
+    clock(&mut s, Timestamp(deadline.0 - 180_000 + 1));
+    let ended = s.ledger.allocation(id(1)).unwrap();
+    assert_eq!((ended.state, &ended.reason), (AllocationState::Cancelled, &Some(EndReason::DeadlineMissed { deadline })));
+    invariant_indexes_equal_scans(&s.ledger);
 }
 
 #[test]

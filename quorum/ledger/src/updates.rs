@@ -1,5 +1,5 @@
 //! Changes of an allocation after its submission: of its name, project, tags, walltime and preemption class, and of
-//! the bounds and the target of a scaled service.
+//! how a scaled service scales.
 //!
 //! | the allocation | its owner or who has a role for it may set | who proves to be an operator or system admin may set |
 //! |---|---|---|
@@ -17,8 +17,8 @@
 //! A task group or scaled service gets no nodes itself. Its lanes or replicas that have nodes keep what
 //! they have, and others take the places of those that wait.
 //!
-//! The bounds and the target concern the service, and not its replicas. They hold at once: the same command
-//! brings the number of wanted replicas into the new bounds.
+//! The bounds and the metric concern the service, and not its replicas. They hold at once: the same command
+//! brings the number of wanted replicas into the new bounds, and has the windows begin anew.
 //!
 //! The specification contains the current values, which its nodes, the scheduler and its next claims
 //! use. The submitted values are stored beside it, so that a repeated submission is still recognised
@@ -27,12 +27,13 @@
 use super::timing::admits_times;
 use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_ledger_state::refusal::{Refusal, UpdateRefusal};
+use lattice_ledger_state::scaling_change::{NoSuchPolicy, ScalingChange, scaling_details};
 use lattice_ledger_state::user_usage::holds_nodes;
 use lattice_model::duration::clock_text;
 use lattice_model::spec::check_task_walltime;
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, Amount, AuditAction, Dependencies, DesiredShare, NodeId, Principal,
-    ScalePolicy, Scaling, SubmittedValues, Timestamp, Timing,
+    Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, Dependencies, DesiredShare, NodeId, Principal, SubmittedValues,
+    Timestamp, Timing,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -85,48 +86,12 @@ pub struct AllocationChange {
     pub expected_version: Option<u64>,
 }
 
-/// A change of how a service scales; `None`: it keeps its value.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ScalingChange {
-    /// The fewest replicas.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub replicas_min: Option<u32>,
-    /// The most replicas.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub replicas_max: Option<u32>,
-    /// The value of its metric above which another replica is wanted: of services with a metric only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub target: Option<Amount>,
-}
-
-impl ScalingChange {
-    fn apply_to(&self, scaling: &Scaling) -> Scaling {
-        let with_target = |policy: &ScalePolicy| ScalePolicy { target: self.target.unwrap_or(policy.target), ..policy.clone() };
-        Scaling {
-            replicas_min: self.replicas_min.unwrap_or(scaling.replicas_min),
-            replicas_max: self.replicas_max.unwrap_or(scaling.replicas_max),
-            policy: scaling.policy.as_ref().map(with_target),
-            drain: scaling.drain,
-        }
-    }
-
-    /// Refuses the change of what has no such values.
-    fn is_for(&self, allocation: &Allocation) -> Result<(), Refusal> {
-        let id = allocation.id;
-        match &allocation.spec.scaling {
-            None => Err(Refusal::NotScaled { id }),
-            Some(scaling) if self.target.is_some() && scaling.policy.is_none() => Err(Refusal::Update { id, why: UpdateRefusal::NoMetric }),
-            Some(_) => Ok(()),
-        }
-    }
-}
-
 impl AllocationChange {
     /// Its approximate size in the log, in bytes.
     pub fn bytes_about(&self) -> usize {
         let tags: usize = self.tags.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
         let texts: usize = [&self.name, &self.project, &self.comment, &self.reservation].into_iter().flatten().map(String::len).sum();
-        256 + texts + tags
+        256 + texts + tags + self.scaling.as_ref().map_or(0, ScalingChange::bytes_about)
     }
 
     /// The bounds in time from then on. A walltime shorter than the least one is the least one.
@@ -141,8 +106,9 @@ impl AllocationChange {
         timing.unless_empty()
     }
 
-    fn apply_to(&self, spec: &AllocationSpec) -> AllocationSpec {
-        AllocationSpec {
+    /// The specification from then on. Refuses the change of what it has no values of.
+    fn apply_to(&self, id: AllocationId, spec: &AllocationSpec) -> Result<AllocationSpec, Refusal> {
+        Ok(AllocationSpec {
             name: self.name.clone().unwrap_or_else(|| spec.name.clone()),
             project: self.project.clone().unwrap_or_else(|| spec.project.clone()),
             tags: changed_tags(&spec.tags, &self.tags),
@@ -153,12 +119,21 @@ impl AllocationChange {
             reservation: self.reservation.clone().or_else(|| spec.reservation.clone()).filter(|name| !name.is_empty()),
             preemption_class: self.preemption_class.unwrap_or(spec.preemption_class),
             scaling: match (&spec.scaling, &self.scaling) {
-                (Some(scaling), Some(change)) => Some(Box::new(change.apply_to(scaling))),
-                (scaling, _) => scaling.clone(),
+                (Some(scaling), Some(change)) => Some(Box::new(change.apply_to(scaling).map_err(|error| no_policy(id, error))?)),
+                (None, Some(_)) => return Err(Refusal::NotScaled { id }),
+                (scaling, None) => scaling.clone(),
             },
             ..spec.clone()
-        }
+        })
     }
+}
+
+fn no_policy(id: AllocationId, error: NoSuchPolicy) -> Refusal {
+    let why = match error {
+        NoSuchPolicy::NoMetric => UpdateRefusal::NoMetric,
+        NoSuchPolicy::NoTarget => UpdateRefusal::NoTarget,
+    };
+    Refusal::Update { id, why }
 }
 
 /// Tags after a change; an empty value removes a tag.
@@ -191,8 +166,7 @@ impl Ledger {
             return Err(Refusal::Update { id, why: UpdateRefusal::HasEnded { state } });
         }
         Self::not_to_a_part(allocation)?;
-        change.scaling.iter().try_for_each(|scaling| scaling.is_for(allocation))?;
-        let (before, next) = (Arc::clone(&allocation.spec), change.apply_to(&allocation.spec));
+        let (before, next) = (Arc::clone(&allocation.spec), change.apply_to(id, &allocation.spec)?);
         // A repetition whose first answer was lost.
         if next == *before {
             return Ok(Outcome::Done);
@@ -368,21 +342,6 @@ fn details(before: &AllocationSpec, next: &AllocationSpec, state: AllocationStat
     }
     if !others.is_empty() {
         details.push((AuditAction::AllocationChanged, format!("{} while {state}", others.join(", "))));
-    }
-    details
-}
-
-/// What is recorded of a change of how a service scales.
-fn scaling_details(before: &Scaling, next: &Scaling) -> Vec<String> {
-    let mut details = Vec::new();
-    let bounds = |scaling: &Scaling| format!("{} to {}", scaling.replicas_min, scaling.replicas_max);
-    if bounds(next) != bounds(before) {
-        details.push(format!("bounds {} instead of {}", bounds(next), bounds(before)));
-    }
-    if let (Some(next), Some(before)) = (&next.policy, &before.policy)
-        && next.target != before.target
-    {
-        details.push(format!("scale target {} instead of {}", next.target, before.target));
     }
     details
 }

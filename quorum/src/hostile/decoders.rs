@@ -79,8 +79,11 @@ fn requests() -> Decoder {
     let lookup = Request::LookupService { name: "api".into(), tenants: Some(vec!["physics".into()]) };
     let ended = vec![EndedTasks { outcome: TaskOutcome::Exited(1), tasks: [1, 2, 7].into_iter().collect() }];
     let report = LaneReport { ended, mean_us: 9, returned: None };
-    let found =
-        |found| Request::from(Action::StepScaling(ScalingStep { service: allocation.id, lease_token: 3, step: Step::Note { found } }));
+    let step = |step| {
+        let metric = "q{a=\"b\"}".parse().unwrap();
+        Request::from(Action::StepScaling(ScalingStep { service: allocation.id, lease_token: 3, metric, step }))
+    };
+    let found = |found| step(Step::Note { found });
     let more = Step::Want { replicas: 3, value: Amount(950_000) };
     let advance = Request::AdvanceLane { id: allocation.id, epoch: Epoch(3), node: node(1), report };
     let vouched = Proof::Account { by: allocation.owner.clone(), method: "NodeService/SetHold".into() };
@@ -109,7 +112,7 @@ fn requests() -> Decoder {
             Request::from(Action::Scale { id: allocation.id, replicas: 3, by: allocation.owner.clone() }),
             found(Ok(Amount(7))),
             found(Err("no series".into())),
-            Request::from(Action::StepScaling(ScalingStep { service: allocation.id, lease_token: 3, step: more })),
+            step(more),
             Request::EndedWork { after: 3, limit: 9 },
             Request::from(Action::Account { until: AccountedUntil { store: allocation.id.0, sequence: 7 }, node: node(1), lease_token: 3 }),
             Request::GetTasks { id: allocation.id, which: WhichTasks::Ranges { most: 3 } },

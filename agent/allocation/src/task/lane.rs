@@ -14,7 +14,6 @@ use super::lane_state::{Claim, LostLane};
 use crate::handles::Shared;
 use crate::lane_quorum::NotAdvanced;
 use crate::node_environment;
-use lattice_model::task_group::task_walltime;
 use lattice_model::{
     AllocationId, Backoff, DesiredShare, EndReason, EndedTasks, Epoch, LaneReport, LaneWork, TaskOutcome, TaskSet, millis,
 };
@@ -58,7 +57,7 @@ impl AllocationTask {
             program: share.spec.entrypoint.clone(),
             env: node_environment::of_script(share, &self.context),
             working_dir: share.spec.working_dir.clone(),
-            walltime_ms: share.spec.walltime.map(|lane| millis(task_walltime(lane))),
+            walltime_ms: share.spec.walltime_of_tasks().map(millis),
             slurm_number: self.context.setup.slurm.is_on(share).then_some(share.number),
         };
         self.send(ToShim::OpenLane { lane: Box::new(lane) }).await;

@@ -177,3 +177,35 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_short_stream_is_stored_as_a_few_numbers_and_every_other_one_as_it_is() {
+    let mut i = index();
+    let of = |launch: u32, bytes: u64| Seen { stream: Stream { launch, ..OUT }, print: Some(7), ..seen(bytes, 0, 1_772_704_812_034) };
+    for launch in 1..=1000 {
+        let seen = of(launch, 20);
+        i.see(&seen, 1_772_704_812_100);
+        let cut = i.cut(&seen, true).unwrap();
+        i.put(&cut);
+    }
+    let size = |index: &Index| serde_json::to_vec(&index.streams).unwrap().len();
+    assert!(size(&i) < 70 * 1000, "{} bytes for 1000 tasks", size(&i));
+    // These have bytes that are not stored, a second chunk, a second segment.
+    i.see(&of(1, 30), 1_772_704_812_200);
+    i.see(&of(1001, 40), 1_772_704_812_100);
+    let long = of(1002, 300_000);
+    i.see(&long, 1_772_704_812_100);
+    i.put(&i.cut(&long, true).unwrap());
+    let longer = of(1002, 300_001);
+    i.see(&longer, 1_772_704_812_200);
+    i.put(&i.cut(&longer, true).unwrap());
+    i.see(&of(2, 5), 1_772_704_812_200);
+    let stored = serde_json::to_string(&i).unwrap();
+    assert_eq!(stored.matches("\"segments\"").count(), 4, "{}", &stored[..400]);
+    let mut read: Index = serde_json::from_str(&stored).unwrap();
+    // When a stream was last looked at is not stored.
+    let forgot = |index: &mut Index| index.streams.iter_mut().flat_map(|s| &mut s.segments).for_each(|s| s.looked_ms = 0);
+    forgot(&mut read);
+    forgot(&mut i);
+    assert_eq!(read, i);
+}

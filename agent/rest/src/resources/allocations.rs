@@ -206,6 +206,18 @@ struct AllocationChange {
     replicas_max: Option<u32>,
     /// Of services that scale by a metric only: a decimal number.
     scale_target: Option<String>,
+    /// Of scaled services only: what decides how many replicas it has. Another metric than before needs a `scale_target`.
+    scale_metric: Option<String>,
+    /// Of services that scale by a metric only, in milliseconds.
+    scale_interval_ms: Option<u64>,
+    /// Of services that scale by a metric only, in milliseconds.
+    scale_up_window_ms: Option<u64>,
+    /// Of services that scale by a metric only, in milliseconds.
+    scale_down_window_ms: Option<u64>,
+    /// Of services that scale by a metric only: a decimal number, the part of the target.
+    scale_down_threshold: Option<String>,
+    /// Of services that scale by a metric only, in milliseconds.
+    scale_cooldown_ms: Option<u64>,
     /// Of work that has not begun: it is not in its queue before this time, in milliseconds since 1970.
     begin_ms: Option<u64>,
     /// Of work that has not begun: it must have ended by this time, in milliseconds since 1970; 0: it has no deadline any
@@ -261,6 +273,12 @@ async fn update_allocation(
         replicas_min: change.replicas_min,
         replicas_max: change.replicas_max,
         scale_target: change.scale_target,
+        scale_metric: change.scale_metric,
+        scale_interval_ms: change.scale_interval_ms,
+        scale_up_window_ms: change.scale_up_window_ms,
+        scale_down_window_ms: change.scale_down_window_ms,
+        scale_down_threshold: change.scale_down_threshold,
+        scale_cooldown_ms: change.scale_cooldown_ms,
         begin_ms: change.begin_ms,
         deadline_ms: change.deadline_ms,
         nice: change.nice,

@@ -23,7 +23,7 @@ pub async fn run(session: &Session, args: AuditVerify) -> Result<(), Failure> {
             Some(now) if now.done => break now,
             Some(now) => {
                 if noted_at.elapsed() >= PROGRESS_INTERVAL {
-                    session.note(&format!("{} records are valid so far", now.records));
+                    session.note(&progress_text(&now));
                     noted_at = Instant::now();
                 }
             }
@@ -36,6 +36,14 @@ pub async fn run(session: &Session, args: AuditVerify) -> Result<(), Failure> {
         Format::Data(notation) => notation.print(&json(&verified)),
         Format::Name => print_names([verified.head.as_str()]),
     }
+}
+
+/// How far the verification is. Records that are only in the archive do not count.
+fn progress_text(now: &v1::VerifyAuditProgress) -> String {
+    let archived = now.begins.saturating_sub(1);
+    let (done, all) = (now.records.saturating_sub(archived), now.records_all.saturating_sub(archived));
+    let percent = done.min(all).saturating_mul(100) / all.max(1);
+    format!("{} records are valid so far, {percent} %", now.records)
 }
 
 fn check_keys(keys: &[Key], trusted: &[String]) -> Result<(), Failure> {
@@ -86,6 +94,15 @@ fn json(v: &v1::VerifyAuditProgress) -> serde_json::Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_progress_is_a_part_of_the_records_that_are_not_archived() {
+        let at = |records, begins| v1::VerifyAuditProgress { records, begins, records_all: 2000, ..Default::default() };
+        assert_eq!(progress_text(&at(500, 1)), "500 records are valid so far, 25 %");
+        assert_eq!(progress_text(&at(1500, 1001)), "1500 records are valid so far, 50 %");
+        assert!(progress_text(&at(2100, 1)).ends_with(", 100 %"), "it has grown since");
+        assert!(progress_text(&v1::VerifyAuditProgress::default()).ends_with(", 0 %"));
+    }
 
     #[test]
     fn keys_that_are_not_trusted_are_named() {

@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_drain_shows_how_much_of_its_work_has_ended() {
-        assert_eq!(progress_text(1, 4, true, 2), "waiting for 2 nodes: [#####               ] 1 of 4 allocations ended");
+        assert_eq!(progress_text(1, 4, true, 2), "waiting for 2 nodes: [#####               ] 25 %, 1 of 4 allocations ended");
         assert_eq!(progress_text(1, 4, false, 1), "waiting for 1 node");
         assert_eq!(progress_text(0, 0, true, 1), "waiting for 1 node");
     }

@@ -1,9 +1,10 @@
 //! `lattice update`.
 
 use crate::flags::{TimeError, parse_tag_change, parse_walltime};
+use crate::scaling::parse_time;
 use crate::start_times::{NoSuchTime, StartTime};
 use clap::Args;
-use lattice_model::Amount;
+use lattice_model::{Amount, ScaleMetric};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -23,6 +24,8 @@ const UPDATE_HELP: &str = "Examples:
       hour later
   lattice update 1f0c9a4e --min-nodes 2 --max-nodes 6 --scale-target 0.7
       a scaled service has 2 to 6 replicas from now on, and another target
+  lattice update 4711 --scale-metric queue_depth --scale-target 5
+      it scales by the connections that wait from now on
 
 The owner and admins of the work's tenant may change all of this while the work
 waits for nodes or is held. While it has nodes, they may shorten the walltime,
@@ -37,10 +40,12 @@ Of a task group, all of this can be changed until it has ended; of a scaled
 service, all but the walltime, which it does not have. It holds for the lanes or
 replicas that get nodes from then on. Those that have nodes keep what they had.
 
---min-nodes, --max-nodes and --scale-target are for scaled services, and hold at
+--min-nodes, --max-nodes and --scale-... are for scaled services, and hold at
 once: if fewer or more replicas are wanted than the bounds allow, replicas leave
-or are created. The windows of --scale-up-window and --scale-down-window begin
-anew with another target. The metric itself cannot be changed.
+or are created. With any change of a --scale-... value, the windows of
+--scale-up-window and --scale-down-window begin anew. Another metric needs its
+own --scale-target and keeps the rest; with both, a service that `lattice scale`
+sizes begins to scale by itself.
 
 Of work that has ended, --project and --tag can be changed, in the record that
 `lattice history` shows, if the cluster keeps accounts. `lattice usage` and
@@ -62,7 +67,7 @@ pub struct Update {
 }
 
 /// At least one of them is needed.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 #[group(required = true, multiple = true)]
 pub struct Changes {
     /// How long it may run, from its beginning: 90 (minutes), 90s, 10m, 2h, HH:MM:SS or D-HH; +1h: so much longer than
@@ -91,6 +96,25 @@ pub struct Changes {
     /// Of a scaled service with a metric: while the metric is above this, replicas are added one by one
     #[arg(long, value_name = "NUMBER")]
     pub scale_target: Option<Amount>,
+    /// Of a scaled service: what decides how many replicas it has, written as for `lattice submit`. Another metric than
+    /// before needs --scale-target
+    #[arg(long, value_name = "METRIC")]
+    pub scale_metric: Option<ScaleMetric>,
+    /// Of a scaled service with a metric: how often the metric is looked at
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub scale_interval: Option<Duration>,
+    /// Of a scaled service with a metric: how long it must be above the target before a replica is added
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub scale_up_window: Option<Duration>,
+    /// Of a scaled service with a metric: how long it must be below the threshold before a replica leaves
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub scale_down_window: Option<Duration>,
+    /// Of a scaled service with a metric: below this part of the target, replicas leave one by one
+    #[arg(long, value_name = "PART")]
+    pub scale_down_threshold: Option<Amount>,
+    /// Of a scaled service with a metric: how long nothing changes after a change
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub scale_cooldown: Option<Duration>,
     /// Of work that has not begun: begin at this time at the earliest, written as for `lattice submit --begin`; now: as
     /// soon as there are nodes
     #[arg(long, value_name = "TIME")]
@@ -198,6 +222,16 @@ mod tests {
         assert_eq!((both.min_nodes, both.max_nodes, both.scale_target), (Some(2), Some(6), Some(Amount(700_000))));
         let one = changes(&["1", "--max-nodes=3"]).unwrap();
         assert_eq!((one.min_nodes, one.max_nodes, one.scale_target, one.walltime), (None, Some(3), None, None));
+        let windows = ["1", "--scale-up-window=30", "--scale-down-window=2m", "--scale-cooldown=1h", "--scale-interval=5s"];
+        let windows = changes(&windows).unwrap();
+        let seconds = |time: Option<Duration>| time.map_or(0, |time| time.as_secs());
+        assert_eq!([seconds(windows.scale_up_window), seconds(windows.scale_down_window)], [30, 120]);
+        assert_eq!([seconds(windows.scale_cooldown), seconds(windows.scale_interval)], [3600, 5]);
+        let metric = changes(&["1", "--scale-metric", "queue_depth", "--scale-down-threshold=0.25"]).unwrap();
+        assert_eq!((metric.scale_metric, metric.scale_down_threshold), (Some(ScaleMetric::QueueDepth), Some(Amount(250_000))));
+        for bad in ["--scale-metric=sum(q)", "--scale-cooldown=0", "--scale-interval=soon", "--scale-down-threshold=half"] {
+            assert!(changes(&["1", bad]).is_err(), "{bad}");
+        }
         for (bad, why) in [("--min-nodes=-1", "invalid"), ("--max-nodes=many", "invalid"), ("--scale-target=100ms", "is no number")] {
             let refused = changes(&["1", bad]).unwrap_err();
             assert!(refused.contains(why), "{refused}");
@@ -229,14 +263,11 @@ mod tests {
         assert!(parsed(&["--name", "x"]).is_err(), "of what?");
         assert!(parsed(&["1", "--preemption-class", "11"]).is_err());
         let Update { ids, changes } = parsed(&["1", "2", "-t", "+1h", "--priority", "7", "-J", "x", "--tags", "a=1,b="]).unwrap();
-        assert_eq!((changes.new_reservation(), &changes.project), (None, &None));
-        let Changes { walltime, preemption_class, name, tags, min_nodes, max_nodes, scale_target, begin, deadline, nice, comment, .. } =
-            changes;
-        assert_eq!((min_nodes, max_nodes, scale_target), (None, None, None));
-        assert_eq!((begin, deadline, nice, comment), (None, None, None, None));
-        assert_eq!(tags, [("a".to_owned(), "1".to_owned()), ("b".to_owned(), String::new())]);
-        assert_eq!(ids, ["1", "2"]);
+        assert_eq!(changes.new_reservation(), None);
         let hour = NewWalltime::Longer(Duration::from_secs(3600));
-        assert_eq!((walltime, preemption_class, name.as_deref()), (Some(hour), Some(7), Some("x")));
+        let tags = vec![("a".to_owned(), "1".to_owned()), ("b".to_owned(), String::new())];
+        let walltime = Some(hour);
+        assert_eq!(changes, Changes { walltime, preemption_class: Some(7), name: Some("x".to_owned()), tags, ..Changes::default() });
+        assert_eq!(ids, ["1", "2"]);
     }
 }

@@ -452,7 +452,8 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                 5 | 6 => Step::Note { found: Ok(Amount(u64::from(replicas) * 300_000)) },
                 _ => Step::Want { replicas, value: Amount(1) },
             };
-            Action::StepScaling(ScalingStep { service, lease_token: token + u64::from(how == 8), step })
+            let (lease_token, metric) = (token + u64::from(how == 8), ScaleMetric::CpuUtilization);
+            Action::StepScaling(ScalingStep { service, lease_token, metric, step })
         }
         Move::Telemetry { how: 0, .. } => {
             let due = ledger.telemetry_due(Timestamp(u64::MAX)).into_iter().next();

@@ -16,7 +16,7 @@ use lattice_model::usage::{DAY_MS, WHOLE_NODE};
 use lattice_model::{
     AllocationId, AllocationSpec, Amount, AuditRecord, Budget, BudgetMark, BudgetPeriod, Claim, Connectivity, DagId, DagStep,
     DagSubmission, Dependency, DependencyCondition, Drain, Epoch, Exposed, HoldKind, Incarnation, NodeReport, NodeUse, ReportItem,
-    Revision, ScalePolicy, Scaling, SharePolicy, TaskGroup, TaskIndices, Timestamp, When,
+    Revision, ScaleMetric, ScalePolicy, Scaling, SharePolicy, TaskGroup, TaskIndices, Timestamp, When,
 };
 
 /// The revision at which the node was last changed: see the actions below.
@@ -58,14 +58,15 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
     let dag = DagSubmission { name: "flow".into(), env: [("A".to_owned(), "1".to_owned())].into(), steps: vec![step] };
     let tasks = TaskGroup { indices: TaskIndices::parse("0-9").unwrap(), concurrent_max: Some(2), failures_max: Some(1) };
     let group = AllocationSpec { tasks: Some(Box::new(tasks)), nodes: 1, ..(*allocation.spec).clone() };
-    let policy = ScalePolicy::new("q{a=\"b\"}".parse().unwrap(), Amount(1));
+    let metric: ScaleMetric = "q{a=\"b\"}".parse().unwrap();
+    let policy = ScalePolicy::new(metric.clone(), Amount(1));
     let scaling = Scaling { replicas_min: 2, replicas_max: 3, policy: Some(policy), drain: Drain::default() };
     let service = AllocationSpec { scaling: Some(Box::new(scaling)), nodes: 1, walltime: None, ..(*allocation.spec).clone() };
     let service = Box::new(service);
     let service =
         Action::Submit { id: AllocationId(uuid::Uuid::from_u128(12)), spec: service, owner: allocation.owner.clone(), claim: None };
     let found = Step::Note { found: Err("no series".into()) };
-    let look = ScalingStep { service: AllocationId(uuid::Uuid::from_u128(12)), lease_token: 2, step: found };
+    let look = ScalingStep { service: AllocationId(uuid::Uuid::from_u128(12)), lease_token: 2, metric, step: found };
     let group =
         Action::Submit { id: AllocationId(uuid::Uuid::from_u128(10)), spec: Box::new(group), owner: allocation.owner.clone(), claim: None };
     let share = ClaimShare { node: node(1), resources: registration(1, 1, 0, true).size, hold_revision: Revision(CONFORMED) };

@@ -28,6 +28,7 @@ pub mod removals;
 pub mod revocations;
 pub mod role_bindings;
 pub mod scaled_services;
+pub mod scaling_change;
 pub mod scripts;
 pub mod shortage;
 pub mod signed_head;

@@ -25,7 +25,7 @@ fn scale(quorum: &mut Quorum, replicas: u32) {
 }
 
 fn rebound(quorum: &mut Quorum, replicas_min: Option<u32>, replicas_max: Option<u32>) {
-    let scaling = Some(ScalingChange { replicas_min, replicas_max, target: None });
+    let scaling = Some(ScalingChange { replicas_min, replicas_max, ..ScalingChange::default() });
     let change = AllocationChange { scaling, ..AllocationChange::default() };
     quorum.act(Action::UpdateAllocation { allocation: id(1), by: user(7), change, as_operator: false }).unwrap();
 }

@@ -25,9 +25,11 @@ pub enum UpdateRefusal {
     HigherWithNodes { state: AllocationState },
     #[error("it runs on nodes of vCluster {lender}, which does not lend its nodes to work with these settings")]
     NodesAreLent { lender: String },
-    #[error("it scales by no metric, so it has no target for one")]
+    #[error("it scales by no metric, so it has no target, window or cooldown for one")]
     NoMetric,
-    #[error("it is {state}, and its begin time and deadline can be changed only while it waits")]
+    #[error("another metric needs a target of its own: the one that it has is for the metric before")]
+    NoTarget,
+    #[error("it is {state}, and its begin time, deadline and reservation can be changed only while it waits")]
     HasBegun { state: AllocationState },
     #[error("only operators put work before equal work, by a smaller nice")]
     SmallerNice,
@@ -51,8 +53,9 @@ impl UpdateRefusal {
             Self::SmallerNice => "give the nice that it has, or a larger one; or ask an operator".to_owned(),
             Self::OtherVersion { .. } => "read it again, and repeat the change".to_owned(),
             Self::NoMetric => {
-                format!("`lattice scale {id} N` sets its replicas; or submit it again with --scale-metric and --scale-target")
+                format!("`lattice scale {id} N` sets its replicas; or give it a metric too, by --scale-metric and --scale-target")
             }
+            Self::NoTarget => "add --scale-target (REST: scale_target)".to_owned(),
         }
     }
 }
