@@ -42,6 +42,19 @@ pub struct HistoryRequest {
     /// with these job numbers, at most 1,000; empty: all
     #[prost(uint64, repeated, tag = "14")]
     pub jobs: ::prost::alloc::vec::Vec<u64>,
+    /// These tasks of task groups too, at most 16; if no jobs are named, they alone. The first page has them. They have no
+    /// sums and are in no export.
+    #[prost(message, repeated, tag = "15")]
+    pub tasks: ::prost::alloc::vec::Vec<TaskOfJob>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TaskOfJob {
+    /// the job number of the task group
+    #[prost(uint64, tag = "1")]
+    pub job: u64,
+    /// of the task
+    #[prost(uint32, tag = "2")]
+    pub index: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct HistoryResponse {
@@ -114,6 +127,10 @@ pub struct HistoryRecord {
     /// its job number, see Allocation.number; 0: of a lane or a replica, or of older work
     #[prost(uint64, tag = "25")]
     pub job: u64,
+    /// This is the task with this index of the task group whose record it is otherwise; the id ends with `\[INDEX\]`. The store
+    /// has no use and no times of single tasks: they are 0.
+    #[prost(uint32, optional, tag = "26")]
+    pub task: ::core::option::Option<u32>,
     /// the id of the task group, DAG or service that it is part of; empty: none
     #[prost(string, tag = "24")]
     pub part_of: ::prost::alloc::string::String,
@@ -2190,9 +2207,22 @@ pub struct UpdateAllocationRequest {
     pub replicas_min: ::core::option::Option<u32>,
     #[prost(uint32, optional, tag = "8")]
     pub replicas_max: ::core::option::Option<u32>,
-    /// as in ScalePolicy.target; of services with a metric only
+    /// Of scaled services with a metric only, as in ScalePolicy. The windows begin anew.
     #[prost(string, optional, tag = "9")]
     pub scale_target: ::core::option::Option<::prost::alloc::string::String>,
+    /// another one than before: with its scale_target. A service without a metric gets one
+    #[prost(string, optional, tag = "16")]
+    pub scale_metric: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(uint64, optional, tag = "17")]
+    pub scale_interval_ms: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "18")]
+    pub scale_up_window_ms: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "19")]
+    pub scale_down_window_ms: ::core::option::Option<u64>,
+    #[prost(string, optional, tag = "20")]
+    pub scale_down_threshold: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(uint64, optional, tag = "21")]
+    pub scale_cooldown_ms: ::core::option::Option<u64>,
     /// Of work that has not begun. Times are milliseconds since 1970.
     ///
     /// it is not in its queue before this time
@@ -2211,7 +2241,7 @@ pub struct UpdateAllocationRequest {
     #[prost(string, optional, tag = "14")]
     pub project: ::core::option::Option<::prost::alloc::string::String>,
     /// as in AllocationSpec; empty: none. Of work that has not begun
-    #[prost(string, optional, tag = "16")]
+    #[prost(string, optional, tag = "22")]
     pub reservation: ::core::option::Option<::prost::alloc::string::String>,
     /// Refused with ABORTED unless the settings have this version, as in Allocation, or are already so.
     #[prost(uint64, optional, tag = "15")]
@@ -2243,7 +2273,7 @@ pub struct UpdateAllocationResponse {
     /// then its lanes that have nodes keep what they had
     #[prost(bool, tag = "4")]
     pub is_task_group: bool,
-    /// then its replicas that have nodes keep what they had; bounds and target hold at once
+    /// then its replicas that have nodes keep what they had; bounds and metric hold at once
     #[prost(bool, tag = "5")]
     pub is_scaled: bool,
 }
@@ -6446,6 +6476,9 @@ pub struct AuditRecord {
     pub previous: ::prost::alloc::string::String,
     #[prost(string, tag = "11")]
     pub hash: ::prost::alloc::string::String,
+    /// the id of the token of the cluster with which it was requested; empty: none
+    #[prost(string, tag = "12")]
+    pub token: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct VerifyAuditRequest {}
@@ -6471,6 +6504,9 @@ pub struct VerifyAuditProgress {
     /// The first record that was checked; earlier ones are only in the archive.
     #[prost(uint64, tag = "8")]
     pub begins: u64,
+    /// How many records there were when the verification began.
+    #[prost(uint64, tag = "9")]
+    pub records_all: u64,
 }
 /// Nested message and enum types in `VerifyAuditProgress`.
 pub mod verify_audit_progress {
@@ -6581,6 +6617,10 @@ pub struct TenantRequest {
     /// the highest preemption class of its work, 0 to 10
     #[prost(message, optional, tag = "8")]
     pub class_max: ::core::option::Option<QuotaChange>,
+    /// The change is refused unless the settings have this version, or are already so; absent: whatever they have. Not for
+    /// a new tenant.
+    #[prost(uint64, optional, tag = "9")]
+    pub expected_version: ::core::option::Option<u64>,
 }
 /// Absent: the budget does not change; a new tenant has no budget.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -6658,6 +6698,9 @@ pub struct Tenant {
     /// the highest preemption class of its work; absent: any
     #[prost(uint32, optional, tag = "10")]
     pub class_max: ::core::option::Option<u32>,
+    /// changes with each change of its settings
+    #[prost(uint64, tag = "11")]
+    pub version: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetTenantUsageRequest {
@@ -16105,6 +16148,9 @@ pub struct Reservation {
     /// allocations that name it and have nodes
     #[prost(uint32, tag = "14")]
     pub running: u32,
+    /// changes with each change of its settings
+    #[prost(uint64, tag = "15")]
+    pub version: u64,
 }
 /// What is absent is not changed. A new reservation needs nodes, an end, and whom it is for.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -16130,6 +16176,10 @@ pub struct SetReservationRequest {
     pub maintenance: ::core::option::Option<bool>,
     #[prost(string, optional, tag = "8")]
     pub comment: ::core::option::Option<::prost::alloc::string::String>,
+    /// The change is refused unless the settings have this version, or are already so; absent: whatever they have. Not for
+    /// a new one.
+    #[prost(uint64, optional, tag = "9")]
+    pub expected_version: ::core::option::Option<u64>,
 }
 /// Nested message and enum types in `SetReservationRequest`.
 pub mod set_reservation_request {
@@ -17235,6 +17285,9 @@ pub struct VCluster {
     /// the shortest time between two rounds of its scheduler; 0: a round follows each change
     #[prost(uint64, tag = "12")]
     pub cycle_interval_ms: u64,
+    /// changes with each change of its settings
+    #[prost(uint64, tag = "15")]
+    pub version: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Weight {
@@ -17297,6 +17350,9 @@ pub struct SetVClusterRequest {
     /// absent: no change; 0: none
     #[prost(uint64, optional, tag = "6")]
     pub lend_ms: ::core::option::Option<u64>,
+    /// The change is refused unless the settings have this version, or are already so; absent: whatever they have.
+    #[prost(uint64, optional, tag = "7")]
+    pub expected_version: ::core::option::Option<u64>,
 }
 /// Nested message and enum types in `SetVClusterRequest`.
 pub mod set_v_cluster_request {
@@ -17318,6 +17374,9 @@ pub struct SetWeightsRequest {
     /// then these are set; no factor twice
     #[prost(message, repeated, tag = "3")]
     pub weights: ::prost::alloc::vec::Vec<Weight>,
+    /// as in SetVClusterRequest
+    #[prost(uint64, optional, tag = "4")]
+    pub expected_version: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeleteVClusterRequest {
