@@ -352,3 +352,13 @@ pub struct Conflict {
     /// Why the claim is not possible.
     pub why: String,
 }
+
+impl Refusal {
+    /// Refuses a change for another version of the settings than their latest change made.
+    pub fn of_other_version(what: impl FnOnce() -> String, expected: Option<u64>, latest: Revision) -> Result<(), Self> {
+        match expected.filter(|expected| *expected != latest.0) {
+            Some(expected) => Err(Self::OtherVersion { what: what(), expected, version: latest.0 }),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! What to do about each refusal.
 
-use super::Refusal;
+use super::{ForgottenWork, Refusal};
 use crate::user_limits::UserLimit;
 use lattice_model::duration::units_text;
 use lattice_model::lifecycle::{Event, Illegal};
@@ -14,14 +14,6 @@ const OPERATOR_REMEDY: &str = "`lattice whoami --can` shows what your roles allo
      ~/.config/lattice/operator.pem, or name it in LATTICE_OPERATOR";
 
 impl Refusal {
-    /// Refuses a change for another version of the settings than their latest change made.
-    pub(super) fn of_other_version(what: impl FnOnce() -> String, expected: Option<u64>, latest: Revision) -> Result<(), Self> {
-        match expected.filter(|expected| *expected != latest.0) {
-            Some(expected) => Err(Self::OtherVersion { what: what(), expected, version: latest.0 }),
-            None => Ok(()),
-        }
-    }
-
     /// What to do about it, if anything.
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
