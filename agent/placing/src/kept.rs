@@ -1,4 +1,4 @@
-//! The scheduler's state, which stays from one plan to the next while this agent holds a lease.
+//! The scheduler's state, which stays from one plan to the next.
 
 use crate::breaks::beside;
 use lattice_scheduler::State;

@@ -38,6 +38,7 @@ use lattice_model::{Allocation, AllocationId, AllocationSpec, Claim, DEFAULT_VCL
 use lattice_quorum_client::wire::{Answer, Claimed, Refusal, Request};
 use lattice_quorum_client::{CallError, QuorumClient};
 use lattice_scheduler::{PreemptedFor, View};
+use newcomers::Newcomer;
 use pace::Pace;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -49,6 +50,8 @@ use tokio_util::sync::CancellationToken;
 /// In a larger cluster, checking all nodes for one submission costs more than the commit that it
 /// saves.
 const NEWCOMER_NODES_MAX: usize = 1000;
+/// How long a submission waits at most to be planned, after others and with its own plan.
+const NEWCOMER_MAX: Duration = Duration::from_millis(500);
 /// How long a request with claims may take.
 const CLAIMS_TIMEOUT: Duration = Duration::from_secs(3);
 /// After a plan that took this long or longer, the scheduler rests for the same time. A large cluster
@@ -91,19 +94,28 @@ impl Placing {
     }
 
     /// A claim to submit a new allocation with. `None` unless the token of its queue's lease is
-    /// known, the allocation fits now, and nobody waits in the queue.
-    pub fn newcomer(&self, id: AllocationId, spec: &AllocationSpec, owner: &Principal) -> Option<Claim> {
-        let (token, view) = {
+    /// known, the allocation fits now, and nobody waits in the queue. Of very many at once, some are left to the
+    /// scheduler's rounds.
+    pub async fn newcomer(&self, id: AllocationId, spec: &AllocationSpec, owner: &Principal) -> Option<Claim> {
+        // What must wait anyway does not wait for its turn too.
+        newcomer_token(&self.cluster.borrow(), &self.leases.borrow(), spec, Instant::now())?;
+        let newcomer = || {
             let cluster = self.cluster.borrow();
-            let token = newcomer_token(&cluster, &self.leases.borrow(), spec, Instant::now())?;
-            (token, cluster.with_gossip(self.membership.gossiped()))
+            let lease_token = newcomer_token(&cluster, &self.leases.borrow(), spec, Instant::now())?;
+            let view = cluster.with_gossip(self.membership.gossiped());
+            let allocation = Allocation::submitted(id, spec.clone(), owner.clone(), lattice_agent_common::clock::now());
+            Some(Newcomer { allocation, lease_token, view })
         };
-        let newcomer = Allocation::submitted(id, spec.clone(), owner.clone(), lattice_agent_common::clock::now());
-        self.newcomers.place(view, newcomer, token).unwrap_or_else(|_| {
-            self.rounds.record_failure();
-            tracing::error!(allocation = %id, "a plan of the scheduler broke; this work is submitted without a claim");
-            None
-        })
+        match tokio::time::timeout(NEWCOMER_MAX, self.newcomers.place(newcomer)).await {
+            Ok(Ok(claim)) => claim,
+            Ok(Err(error)) if error.is_panic() => {
+                self.rounds.record_failure();
+                tracing::error!(allocation = %id, "a plan of the scheduler broke; this work is submitted without a claim");
+                None
+            }
+            // The agent is stopping, or others took the time.
+            Ok(Err(_)) | Err(_) => None,
+        }
     }
 }
 

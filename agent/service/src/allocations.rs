@@ -382,7 +382,7 @@ impl Api {
         // Neither a task group nor a scaled service gets nodes itself: their lanes and replicas do, as soon as a
         // scheduler's watch shows them.
         let is_group = spec.tasks.is_some() || spec.scaling.is_some();
-        let claim = if is_group { None } else { self.placing.newcomer(id, &spec, &owner) };
+        let claim = if is_group { None } else { self.placing.newcomer(id, &spec, &owner).await };
         let life = Incarnation(self.context.work.view.borrow().incarnation);
         let queue = claim.as_ref().map(|_| self.cluster.borrow().queue_named(&spec.vcluster).to_owned());
         let ask = Ask::Submit { id, spec: Box::new(spec), owner, claim, life: Some(life), login_tenants };

@@ -29,7 +29,7 @@ use std::sync::Arc;
 pub(super) const RESERVATIONS_MAX: usize = if cfg!(test) { 8 } else { 256 };
 /// Largest number of nodes of all reservations together.
 const NODES_OF_ALL_MAX: usize = 2 * NODES_MAX;
-/// How long reservations that are over are listed, in milliseconds; up to an hour longer.
+/// How long reservations that are over are listed, in milliseconds; usually up to an hour longer.
 const OVER_LISTED_MS: u64 = 7 * DAY_MS;
 /// The largest age of a plan whose claim is applied, in milliseconds, by the clock of the agent that made it, which may
 /// be behind.
@@ -154,8 +154,8 @@ impl Ledger {
         }
     }
 
-    /// Forgets what has been over for long. It looks at all reservations, so only the first command of an hour does.
-    /// `last`: the time of the command before.
+    /// Forgets what has been over for long. It looks at all reservations, so only the first command of an hour does; if
+    /// that one is refused, which changes nothing, the next hour's does. `last`: the time of the command before.
     pub(super) fn forget_old_reservations(&mut self, context: &mut ApplyContext, last: Timestamp) {
         let now = context.at;
         if last.0 / HOUR_MS == now.0 / HOUR_MS {
