@@ -19,7 +19,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::thread;
@@ -172,8 +172,8 @@ impl LogRing {
 
     fn punch(&self, key: LogKey, path: &Path, (from, to): (u64, u64), steps: &mut u32) -> io::Result<u64> {
         match self.opened.get(&key) {
-            Some(file) => punch(file, from, to, steps),
-            None => punch(&open(path)?, from, to, steps),
+            Some(file) if is_at(file, path)? => punch(file, from, to, steps),
+            Some(_) | None => punch(&open(path)?, from, to, steps),
         }
     }
 
@@ -197,7 +197,8 @@ impl LogRing {
     }
 
     fn take_opened(&mut self) {
-        self.opened.retain(|key, _| self.files.contains_key(key));
+        // Without a process that writes, a file is punched once more at most: it need not stay open.
+        self.opened.retain(|key, _| self.files.contains_key(key) && self.over.get(&key.0) != Some(&true));
         self.opening.retain(|key, opened| match opened.try_recv() {
             Ok(file) => {
                 self.opened.insert(*key, file);
@@ -303,6 +304,12 @@ fn file_bytes_max(sizes: &mut [u64], most: u64) -> u64 {
 /// Opens a log file without waiting for a lease.
 fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path)
+}
+
+/// Whether the path still names this file: a task that runs again has another one under its name.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let [open, named] = [file.metadata()?, fs::symlink_metadata(path)?];
+    Ok((open.dev(), open.ino()) == (named.dev(), named.ino()))
 }
 
 /// Punches a file from `from` up to `to` in at most `steps` steps, and subtracts them. Returns how far it came.
@@ -528,6 +535,16 @@ mod tests {
             assert_eq!(lease(&file, libc::F_WRLCK), Err(Errno::EAGAIN), "another process has it open for writing");
             ring.look(dir, 10_000);
             assert_eq!(blocks(&path), 1000);
+            // Its task runs again, with a new file under the old name.
+            let next = dir.0.join("next");
+            fs::write(&next, vec![b'y'; 1100 * BLOCK_BYTES as usize]).unwrap();
+            fs::rename(&next, &path).unwrap();
+            ring.files.clear();
+            ring.look(dir, 20_000);
+            assert_eq!(blocks(&path), 1000);
+            ring.over(1);
+            ring.look(dir, 30_000);
+            assert!(ring.opened.is_empty(), "nobody writes to it any more");
         });
     }
 }

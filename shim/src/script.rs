@@ -57,9 +57,9 @@ pub fn write(dir: &ShimDir, text: &str) -> Result<File, NotStarted> {
             Ok(()) | Err(_) => {}
         }
         let mut file = OpenOptions::new().create_new(true).write(true).open(&path)?;
-        file.write_all(text.as_bytes())?;
-        // Whatever our umask is.
+        // Whatever our umask is; before the text, because a file with all of it is used as it is.
         file.set_permissions(Permissions::from_mode(0o444))?;
+        file.write_all(text.as_bytes())?;
         File::open(&path)
     };
     written().map_err(|e| NotStarted { code: 126, why: format!("writing the script to {}: {e}", path.display()) })

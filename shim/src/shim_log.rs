@@ -12,10 +12,20 @@ static WRITTEN_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// Writes a line to `shim.log`. On a full disk only the line is lost (`eprintln!` would panic).
 pub fn log_line(line: &str) {
-    let before = WRITTEN_BYTES.fetch_add(line_bytes(line), Ordering::Relaxed);
-    if let Some(line) = admitted(line, before) {
+    let line = printable(line);
+    let before = WRITTEN_BYTES.fetch_add(line_bytes(&line), Ordering::Relaxed);
+    if let Some(line) = admitted(&line, before) {
         let _ = writeln!(std::io::stderr(), "{line}");
     }
+}
+
+/// One line without control codes: it may have a path that its user chose.
+fn printable(line: &str) -> String {
+    let mut text = String::with_capacity(line.len());
+    for character in line.chars() {
+        if character.is_control() { text.extend(character.escape_default()) } else { text.push(character) }
+    }
+    text
 }
 
 fn line_bytes(line: &str) -> u64 {
@@ -35,6 +45,11 @@ fn admitted(line: &str, before: u64) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_of_a_user_begins_no_line_and_controls_no_terminal() {
+        assert_eq!(printable("/home/é\nforged\u{1b}[2J\u{9b}"), "/home/é\\nforged\\u{1b}[2J\\u{9b}");
+    }
 
     #[test]
     fn the_log_is_bounded_and_its_last_line_says_so() {

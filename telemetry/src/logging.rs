@@ -162,7 +162,16 @@ where
             target: about.target(),
             more: fields.more,
         };
-        writeln!(writer, "{}", serde_json::to_string(&line).map_err(|_| fmt::Error)?)
+        let line = serde_json::to_string(&line).map_err(|_| fmt::Error)?;
+        for character in line.chars() {
+            // A terminal obeys these too; JSON escapes only those below U+0020.
+            if character.is_control() {
+                write!(writer, "\\u{:04x}", u32::from(character))?;
+            } else {
+                writer.write_char(character)?;
+            }
+        }
+        writeln!(writer)
     }
 }
 
@@ -247,17 +256,17 @@ mod tests {
         let log = tracing_subscriber::fmt().with_writer(move || to.clone()).event_format(form).finish();
         tracing::subscriber::with_default(log, || {
             let allocation = "1f0c9a4e";
-            tracing::warn!(%allocation, pid = 7, ok = false, level = "a\"b\n", "it {}", "ends");
+            tracing::warn!(%allocation, pid = 7, ok = false, level = "a\"b\n\u{9b}2J", "it {}", "ends");
         });
         let text = String::from_utf8(captured.0.lock().clone()).unwrap();
         assert_eq!(text.lines().count(), 1, "{text}");
-        assert!(text.starts_with(r#"{"timestamp":"2"#), "{text}");
+        assert!(text.starts_with(r#"{"timestamp":"2"#) && !text.trim_end_matches('\n').contains(char::is_control), "{text}");
         let mut line: Value = serde_json::from_str(&text).unwrap();
         let timestamp = line["timestamp"].take();
         assert!(timestamp.as_str().is_some_and(|t| t.ends_with('Z')), "{timestamp}");
         let want = serde_json::json!({
             "timestamp": null, "level": "WARN", "component": "agent", "node_id": "n1", "message": "it ends",
-            "target": "lattice_telemetry::logging::tests", "allocation_id": "1f0c9a4e", "pid": 7, "ok": false, "event_level": "a\"b\n",
+            "target": "lattice_telemetry::logging::tests", "allocation_id": "1f0c9a4e", "pid": 7, "ok": false, "event_level": "a\"b\n\u{9b}2J",
         });
         assert_eq!(line, want);
     }
