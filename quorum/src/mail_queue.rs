@@ -214,6 +214,7 @@ mod tests {
             revision: Revision(seq),
             at: Timestamp(0),
             actor: "quorum".into(),
+            token: None,
             action: AuditAction::MailDue,
             allocation: None,
             owner: None,

@@ -261,3 +261,22 @@ impl Quorum for Service {
         Ok(Response::new(watching::open(Arc::clone(&self.core), wanted, whose)?))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_agents_with_the_role_api_say_with_which_token_a_request_was_made() {
+        let with = |role, id: &'static str| {
+            let mut request = tonic::Request::new(());
+            request.metadata_mut().insert(TOKEN_HEADER, id.parse().unwrap());
+            token_of(&request, &Caller { name: "n1".into(), role })
+        };
+        assert_eq!(with(Role::Api, "00000000000000ab"), Some(TokenId(0xab)));
+        for (role, id) in [(Role::Node, "00000000000000ab"), (Role::Quorum, "00000000000000ab"), (Role::Api, "ab")] {
+            assert_eq!(with(role, id), None, "{role:?} {id}");
+        }
+        assert_eq!(token_of(&tonic::Request::new(()), &Caller { name: "n1".into(), role: Role::Api }), None);
+    }
+}

@@ -14,6 +14,7 @@ use lattice_mesh::terminal::{AttachOpen, FromTerminal, ToTerminal};
 use lattice_meshd::terminal::{self, Asker, Ends, over_mesh};
 use lattice_model::access::Roles;
 use lattice_model::{NodeId, hostlist};
+use lattice_quorum_client::for_same_caller;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
@@ -56,7 +57,7 @@ pub(super) async fn attach(
     let (out, events) = mpsc::channel(ITEMS_QUEUE_LEN);
     let (api, started) = (api.clone(), Started { allocation: allocation.to_string(), node: node.to_string() });
     // A task of its own: the end of a recorded session is recorded even if the caller disconnects.
-    let begun = api.tasks.clone().spawn(async move {
+    let begun = api.tasks.clone().spawn(for_same_caller(async move {
         api.record_access(access.clone()).await?;
         let recorded = Recorded { api: api.clone(), access, since: Instant::now() };
         let ends = match connected(&api, &node, open, asker).await {
@@ -65,7 +66,7 @@ pub(super) async fn attach(
         };
         api.tasks.spawn(relay_terminal(ends, requests, out, started, place, recorded));
         Ok(())
-    });
+    }));
     begun.await.map_err(|error| Status::internal(error.to_string()))??;
     Ok(events)
 }

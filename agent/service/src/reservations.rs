@@ -74,8 +74,9 @@ async fn numbered(users: Option<&Names>, me: &NodeId) -> Result<Option<BTreeMap<
     }
     let mut numbered = BTreeMap::new();
     for name in names {
-        let subject = ACCOUNTS.subject(&subject_name(&format!("user:{name}"))?, me).await?;
-        numbered.insert(name.clone(), number(&subject));
+        let account = ACCOUNTS.subject(&subject_name(&format!("user:{name}"))?, me).await?;
+        // As the machine writes it: a directory may find `Anna` under `anna`, and work is `anna`'s.
+        numbered.insert(account.name().name, number(&account));
     }
     Ok(Some(numbered))
 }

@@ -376,8 +376,9 @@ fn reserved(w: &World) {
 
     let maintained = admin.send("PATCH", &path, &json!({ "maintenance": true }), &[]).expect(200);
     assert_eq!((&maintained["maintenance"], &maintained["users"]), (&json!(true), &json!([])));
+    w.wait("the agent to see what waits for it", || admin.get(&path)["waiting"] == json!(1));
     let deleted = admin.call("DELETE", &path, &[]).expect(200);
-    assert_eq!((&deleted["name"], deleted["waiting"].is_u64()), (&json!("rest"), true));
+    assert_eq!((&deleted["name"], &deleted["waiting"]), (&json!("rest"), &json!(1)));
     admin.call("GET", &path, &[]).problem(404);
     assert!(admin.call("DELETE", &path, &[]).problem(404).contains("there is no reservation"));
 }

@@ -24,7 +24,7 @@ mod status_text;
 mod streams;
 
 pub use attempts::CallError;
-pub use requested_by::{TOKEN_HEADER, with_token};
+pub use requested_by::{TOKEN_HEADER, for_same_caller, with_token};
 pub use sessions::MAY_MOVE_HEADER;
 pub use status_text::status_text;
 pub use streams::{DownStream, MemberStream, WatchStream};

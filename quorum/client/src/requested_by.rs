@@ -16,16 +16,25 @@ tokio::task_local! {
 }
 
 /// Does this work on behalf of a caller with this token; `None`: with none of the cluster. What it spawns is not part of
-/// it.
+/// it, unless it is spawned with [`for_same_caller`].
 pub async fn with_token<F: Future>(token: Option<TokenId>, work: F) -> F::Output {
     TOKEN.scope(token, work).await
+}
+
+/// Does this work on behalf of the caller for whom this task works: for what a task spawns and waits for.
+pub fn for_same_caller<F: Future>(work: F) -> impl Future<Output = F::Output> {
+    with_token(token(), work)
+}
+
+/// The token for which this task works.
+fn token() -> Option<TokenId> {
+    TOKEN.try_with(|token| *token).ok().flatten()
 }
 
 /// The message with the token for which this task works.
 pub(crate) fn request_of<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
-    let token = TOKEN.try_with(|token| *token).ok().flatten();
-    if let Some(id) = token.and_then(|token| MetadataValue::try_from(token.to_string()).ok()) {
+    if let Some(id) = token().and_then(|token| MetadataValue::try_from(token.to_string()).ok()) {
         request.metadata_mut().insert(TOKEN_HEADER, id);
     }
     request
@@ -41,6 +50,12 @@ mod tests {
         assert_eq!(header(), None);
         let both = with_token(Some(TokenId(0xab)), async { (header(), with_token(None, async { header() }).await) }).await;
         assert_eq!(both, (Some("00000000000000ab".to_owned()), None));
+        let spawned = |carried: bool| {
+            let task = async move { request_of(()).metadata().contains_key(TOKEN_HEADER) };
+            if carried { tokio::spawn(for_same_caller(task)) } else { tokio::spawn(task) }
+        };
+        let both = with_token(Some(TokenId(0xab)), async { (spawned(true).await.unwrap(), spawned(false).await.unwrap()) }).await;
+        assert_eq!(both, (true, false));
         assert_eq!(header(), None, "it is over");
     }
 }

@@ -63,7 +63,7 @@ fn fill(chain: &mut AuditChain, count: u64) {
         let actor = if matches!(what, 0 | 3 | 4) { owner.clone() } else { format!("node:{node}") };
         let detail = format!("epoch {story}, incarnation {n}, 4 nodes from {node}");
         let named = (what != 1).then_some(&node);
-        batch.push(head.link(Revision(n), at, &actor, action, Some(id(story)), Some(&owner), named, detail));
+        batch.push(head.link(Revision(n), at, &actor, None, action, Some(id(story)), Some(&owner), named, detail));
         if batch.len() == 4096 || n + 1 == count {
             chain.append(&batch).unwrap();
             batch.clear();

@@ -163,7 +163,7 @@ fn names(given: Option<Vec<String>>) -> Option<Names> {
 
 /// Sets nodes aside for a time. For operators.
 ///
-/// The same request again is a success, and changes nothing.
+/// The same request again, with times that are not counted from now on, is a success and changes nothing.
 #[utoipa::path(
     post, path = "/api/v1/reservations", tag = "reservations", request_body = NewReservation,
     responses((status = 201, description = "The reservation", body = ReservationJson, headers(("Location" = String, description = "Its path"))))
