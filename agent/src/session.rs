@@ -409,6 +409,7 @@ impl Session {
             }
             Down::Removed { why } => return Err(Ended::Removed(why)),
             Down::RegisterAgain { incarnation } => {
+                tracing::info!(incarnation = incarnation.0, "the quorum has another incarnation of this node: it registers in its place");
                 self.replaces = Some(incarnation);
                 return Err(Ended::Outdated);
             }

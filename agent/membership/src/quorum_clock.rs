@@ -1,9 +1,10 @@
-//! The quorum's time, as the scheduler, the broker and the loop that scales services know it. The ledger's times are the quorum's, and this
-//! machine's time of day may be wrong or jump: a plan that was made with it would claim nodes outside of the windows
-//! of reservations, and the ledger would refuse that, and all that waits behind it in the queue, as long as it is wrong.
+//! The quorum's time, as the scheduler, the broker and the loop that scales services know it. The ledger's
+//! times are the quorum's, and this machine's time of day may be wrong or jump. A plan by a wrong time claims
+//! nodes outside of the windows of reservations: the ledger refuses these claims, and what waits behind them in
+//! the queue waits as long as the time is wrong.
 //!
-//! A member's time of day is read every few minutes. In between, this machine's `CLOCK_BOOTTIME`
-//! counts, which nobody sets.
+//! A member's time of day is read every minute. In between, this machine's `CLOCK_BOOTTIME` counts,
+//! which nobody sets.
 
 use lattice_agent_common::clock;
 use lattice_model::{Timestamp, with_causes};
@@ -17,7 +18,7 @@ use thiserror::Error;
 /// Timeout of the member's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a reading is used until the next one, in milliseconds.
-const READING_AGE_MS_MAX: u64 = 10 * 60_000;
+const READING_AGE_MS_MAX: u64 = 60_000;
 
 /// Why the quorum's time is unknown.
 #[derive(Debug, Error)]
@@ -79,18 +80,25 @@ impl QuorumClock {
         if let Some(known) = known.filter(|known| !known.is_old(boottime_ms())) {
             return Ok(known);
         }
-        let read = match quorum.call(&Request::Status, ANSWER_TIMEOUT).await {
-            Ok(Answer::Status(status)) => Ok(QuorumTime::next(known, &status, boottime_ms())),
-            Ok(_) => Err(QuorumTimeError::OtherAnswer),
-            Err(error) => Err(QuorumTimeError::Ask(error)),
-        };
-        let read = read.or_else(|error| known.ok_or(error))?;
-        *self.0.lock() = Some(read);
-        Ok(read)
+        match quorum.call(&Request::Status, ANSWER_TIMEOUT).await {
+            Ok(Answer::Status(status)) => Ok(self.take(known, &status, boottime_ms())),
+            Ok(_) => known.ok_or(QuorumTimeError::OtherAnswer),
+            Err(error) => known.ok_or(QuorumTimeError::Ask(error)),
+        }
     }
 
-    /// The quorum's time now, for decisions that the ledger checks by its own: as long as no member has answered, this
-    /// machine's will do.
+    /// Takes a member's answer. The time of a member that knows no leader is not kept: it may be wrong, and
+    /// that member cannot tell.
+    fn take(&self, known: Option<QuorumTime>, status: &QuorumStatus, boottime_ms: u64) -> QuorumTime {
+        let time = QuorumTime::next(known, status, boottime_ms);
+        if status.leader.is_some() {
+            *self.0.lock() = Some(time);
+        }
+        time
+    }
+
+    /// The quorum's time now, for decisions that the ledger checks by its own. As long as no member has
+    /// answered, this machine's will do.
     pub async fn now(&self, quorum: &QuorumClient) -> Timestamp {
         match self.read(quorum).await {
             Ok(time) => time.now(),
@@ -155,5 +163,15 @@ mod tests {
         // A first reading has nothing to go on from.
         let alone = QuorumTime::next(None, &status(9_000_000, Some(ClockAlarm::NoMajority)), 5_000);
         assert_eq!(alone.when(5_000), Timestamp(9_000_000));
+    }
+
+    #[test]
+    fn a_time_is_kept_only_from_a_member_that_knows_the_leader() {
+        let clock = QuorumClock::default();
+        let alone = QuorumStatus { leader: None, ..status(9_000_000, None) };
+        assert_eq!(clock.take(None, &alone, 5_000).when(5_000), Timestamp(9_000_000));
+        assert_eq!(*clock.0.lock(), None);
+        let read = clock.take(None, &status(1_000_000, None), 5_000);
+        assert_eq!((read.when(6_000), *clock.0.lock()), (Timestamp(1_001_000), Some(read)));
     }
 }
