@@ -331,7 +331,7 @@ fn other_metric(w: &World, id: &str) {
     assert!(explained.contains("below 500 for 2 seconds, one leaves; 2 seconds lie between two changes"), "{explained}");
     wait_wanted(w, id, 1);
     wait_replicas(w, id, "bounds", 1);
-    let change = &scaling(&w.status(id))["change"];
+    let change = scaling(&w.status(id))["change"].clone();
     assert_eq!((&change["from"], &change["to"]), (&2.into(), &1.into()), "{change}");
     let audit = w.ok(&["audit", "query", "--type", "allocation-changed", "-o", "json"]);
     assert!(audit.contains("scale metric cpu_utilization instead of queue_depth"), "{audit}");
