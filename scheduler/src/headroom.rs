@@ -78,11 +78,15 @@ impl Obstacle {
             Self::Deadline(deadline) => format!("could not end by its deadline, {deadline}, any more"),
             Self::Excluded(other) => format!("waits for {other}, which begins now: the two never run at the same time"),
             Self::NoReservation(name) => {
-                format!("waits for reservation {name}, which was deleted: cancel it, and submit it without or with another one")
+                format!("waits for reservation {name}, which was deleted: `lattice update` gives it another one, or none")
             }
-            Self::NotOfReservation(name) => format!("waits for reservation {name}, which is for others: an operator can change that"),
+            Self::NotOfReservation(name) => format!(
+                "waits for reservation {name}, which is for others: an operator can change that, or `lattice update` gives it another one, or none"
+            ),
             Self::ReservationOver { name, end } => {
-                format!("waits for reservation {name}, which is over since {end}: an operator can make it longer, or cancel the work")
+                format!(
+                    "waits for reservation {name}, which is over since {end}: an operator can make it longer, or `lattice update` gives the work another one, or none"
+                )
             }
             Self::BeforeReservation { name, start } => format!("waits for the start of reservation {name}, {start}"),
             Self::ReservationFull { name, end } => {

@@ -36,6 +36,8 @@ pub struct WatchedNodeJson {
     topology_group: Option<String>,
     /// Its memory domains that have processors; empty if they are not known.
     domains: Vec<LocalDomainJson>,
+    /// Its sockets that have processors; 0: not known.
+    sockets: u32,
     cxl_memory_bytes: u64,
     /// For 2, 3, … GPUs: the slowest link between the best-connected so many, in percent of the node's fastest.
     gpu_links_percent: Vec<u32>,
@@ -116,6 +118,7 @@ impl From<&v1::Node> for WatchedNodeJson {
             features: n.features.clone(),
             topology_group: text(&n.topology_group),
             domains: LocalDomainJson::all_of(n),
+            sockets: n.sockets,
             cxl_memory_bytes: n.cxl_memory_bytes,
             gpu_links_percent: n.gpu_links_percent.clone(),
             vcluster: queue(&n.vcluster).to_owned(),
@@ -138,10 +141,16 @@ mod tests {
     #[test]
     fn a_node_has_its_memory_domains_and_its_queue() {
         let domain = v1::LocalDomain { cores: 32, gpus: 4 };
-        let node = v1::Node { domains: vec![domain; 2], cxl_memory_bytes: 2 << 40, gpu_links_percent: vec![100], ..Default::default() };
+        let node = v1::Node {
+            domains: vec![domain; 2],
+            sockets: 2,
+            cxl_memory_bytes: 2 << 40,
+            gpu_links_percent: vec![100],
+            ..Default::default()
+        };
         let json = serde_json::to_value(NodeJson::from(&node)).unwrap();
         let domain = serde_json::json!({ "cores": 32, "gpus": 4 });
-        assert_eq!(json["domains"], serde_json::json!([domain, domain]));
+        assert_eq!((&json["domains"], &json["sockets"]), (&serde_json::json!([domain, domain]), &2.into()));
         assert_eq!((&json["cxl_memory_bytes"], &json["gpu_links_percent"]), (&(2_u64 << 40).into(), &serde_json::json!([100])));
         assert_eq!((&json["vcluster"], &json["conformance"]), (&"default".into(), &serde_json::Value::Null));
         let watched = serde_json::to_value(WatchedNodeJson::from(&node)).unwrap();

@@ -151,6 +151,12 @@ pub fn gres(gpus: u32) -> String {
     if gpus == 0 { crate::units::NULL.to_owned() } else { format!("gpu:{gpus}") }
 }
 
+/// The number of a node's sockets; of a node whose sockets are not known, that of its memory domains.
+pub fn sockets(node: &v1::Node) -> u32 {
+    let known = if node.sockets > 0 { node.sockets } else { u32::try_from(node.domains.len()).unwrap_or(1) };
+    known.max(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -99,7 +99,7 @@ pub fn job_lines(job: &Job, details: bool, c: &Context<'_>) -> Vec<String> {
 
 /// The lines about a node. `partitions`: those that may use it.
 pub fn node_lines(node: &v1::Node, partitions: &[&str], c: &Context<'_>) -> Vec<String> {
-    let sockets = u32::try_from(node.domains.len()).unwrap_or(1).max(1);
+    let sockets = node::sockets(node);
     let used = node.committed.unwrap_or_default();
     let features = if node.features.is_empty() { "(null)".to_owned() } else { node.features.join(",") };
     let tres = |cores: u32, bytes: u64, gpus: u32| {

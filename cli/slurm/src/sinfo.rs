@@ -116,9 +116,8 @@ pub const NODE_FIELDS: &[Field<Group>] = &[
     named("StateComplete", "STATECOMPLETE", |group, _| none_in(group, |state| state.flags().to_ascii_lowercase())),
 ];
 
-/// The number of memory domains of a node, which Slurm takes for sockets.
 fn sockets(node: &v1::Node) -> u64 {
-    u64::try_from(node.domains.len()).unwrap_or(1).max(1)
+    node::sockets(node).into()
 }
 
 fn features(node: &v1::Node) -> String {

@@ -62,7 +62,8 @@ fn wiring(world: &World) {
     assert!(cores > 0 && nodes[0]["cores"] == cores, "{nodes}");
     assert_eq!(nodes[0]["gpu_links_percent"], serde_json::json!([100, 10, 10]));
     let status = node(world);
-    for key in ["domains", "cxl_memory_bytes", "gpu_links_percent"] {
+    assert!(nodes[0]["sockets"].as_u64().is_some_and(|sockets| sockets > 0), "{nodes}");
+    for key in ["domains", "sockets", "cxl_memory_bytes", "gpu_links_percent"] {
         assert_eq!(status[key], nodes[0][key], "{key}");
     }
     for shown in [world.ok(&["node", "status"]), world.ok(&["nodes", "-o", "wide"])] {

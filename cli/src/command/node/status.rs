@@ -60,6 +60,7 @@ async fn show_own(session: &Session, client: &Client, local: &v1::LocalStatusRes
                 shown["conformance"] = serde_json::json!(node.conformance.as_ref().map(ConformanceJson::from));
                 shown["wipe"] = filled(&node.wipe).into();
                 shown["domains"] = serde_json::json!(LocalDomainJson::all_of(node));
+                shown["sockets"] = node.sockets.into();
                 shown["cxl_memory_bytes"] = node.cxl_memory_bytes.into();
                 shown["gpu_links_percent"] = node.gpu_links_percent.clone().into();
             }

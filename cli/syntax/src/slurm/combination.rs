@@ -25,7 +25,8 @@ struct Numbers {
 
 /// Adds what follows from all options together.
 pub(super) fn complete(command: Command, all: &[Given], job: &mut Job) -> Result<(), UsageError> {
-    if let Some(given) = find(all, "distribution").filter(|_| job.value_of("--cpu-bind").is_some()) {
+    let is_bound = job.value_of("--cpu-bind").is_some() || find(all, "ntasks-per-socket").is_some();
+    if let Some(given) = find(all, "distribution").filter(|_| is_bound) {
         let second = given.value.as_deref().and_then(|value| value.split(':').nth(1)).unwrap_or_default();
         if second.contains("cyclic") {
             return Err(refusal(given, &ValueError::not_honoured(second, SOCKETS_BOUND)));
@@ -178,8 +179,14 @@ fn ranks_of_sockets(all: &[Given], job: &Job, tasks_per_node: u32, spreads: bool
         return refused("leave --cpu-bind out: ranks are bound to their sockets");
     }
     let each = number(given.value.as_deref()).unwrap_or(1);
-    added.push(format!("--constraint=socket_count>={}", tasks_per_node.max(1).div_ceil(each)));
-    added.push("--cpu-bind=sockets".to_owned());
+    // A later constraint replaces an earlier one of the same name, such as that of --sockets-per-node.
+    let lists = job.pieces.iter().flat_map(|piece| &piece.words).filter_map(|word| word.strip_prefix("--constraint="));
+    let least = lists.flat_map(|list| list.split(['&', ','])).filter_map(|term| number(term.trim().strip_prefix("socket_count>="))).max();
+    let sockets = tasks_per_node.max(1).div_ceil(each).max(least.unwrap_or(1));
+    added.push(format!("--constraint=socket_count>={sockets}"));
+    if job.value_of("--cpu-bind").is_none() {
+        added.push("--cpu-bind=sockets".to_owned());
+    }
     Ok(())
 }
 

@@ -164,10 +164,16 @@ fn shares_have_the_cores_of_their_ranks() {
         ours("--exclusive --ntasks-per-node=3 --ntasks-per-socket=2 --mem=1G"),
         "--exclusive --tasks-per-node=3 --constraint=memory_gb>=1 --constraint=socket_count>=2 --cpu-bind=sockets"
     );
+    assert_eq!(
+        ours("-N 1 -n 2 --ntasks-per-socket=2 --sockets-per-node=4"),
+        "--nodes=1 --ntasks=2 --constraint=socket_count>=4 --constraint=socket_count>=4 --cpu-bind=sockets",
+        "the later constraint does not ask for less"
+    );
     for (args, remedy) in [
         ("-n 8 --ntasks-per-socket=2", "add -N"),
         ("-N 1 -n 8 --mem=1G --ntasks-per-socket=2", "add --exclusive"),
         ("-N 1 --ntasks-per-socket=2 --cpu-bind=cores", "leave --cpu-bind out"),
+        ("-N 1 --ntasks-per-socket=2 -m block:cyclic", "with one part"),
     ] {
         let refused = translated(Command::Sbatch, args).unwrap_err();
         assert!(refused.hint.as_deref().unwrap_or_default().contains(remedy), "{args}: {refused}");
