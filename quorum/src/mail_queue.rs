@@ -1,14 +1,14 @@
 //! Mails that the leader has read from the audit log and that are not sent yet, by recipient.
 //!
 //! ```text
-//!   record MailDue ──push──▶ its recipient's mails ──next: due, oldest──▶ sent ──accepted──▶ the recipient's next one is due
+//!   record MailDue ──push──▶ its recipient's mails ──next: longest due──▶ sent ──accepted──▶ the recipient's next one is due
 //!                                                                          ╰──failed──▶ the recipient pauses, the others go on
 //! ```
 //!
-//! The mails of one recipient stay in their order. A recipient whose mails fail delays no other one by more than one run
-//! of the program. The audit log is still the queue: what is here is only in memory, and the ledger's cursor stays before
-//! the oldest mail that waits. So another leader sends again what has passed a mail that fails, with the same ids:
-//! [`PASSED_MAX`] mails at most, because the mail is given up then.
+//! The mails of one recipient stay in their order. A recipient whose mails fail has its turn when its pause is over, after
+//! all that were due before: it delays no other one by more than one run of the program. The audit log is still the queue:
+//! what is here is only in memory, and the ledger's cursor stays before the oldest mail that waits. So another leader sends
+//! again what has passed a mail that fails, with the same ids: about [`PASSED_MAX`] mails, because the mail is given up then.
 
 use crate::fencing_hook::ProgramError;
 use crate::mail_hook::is_given_up;
@@ -22,8 +22,10 @@ use std::time::{Duration, Instant};
 const MAILS_MAX: usize = 2048;
 /// Of a recipient whose mails fail, so many wait at most: later ones are given up at once.
 const FAILING_MAILS_MAX: usize = 128;
-/// When so many mails to others were sent after it, a mail that fails is given up.
-const PASSED_MAX: u32 = 1000;
+/// The same of all recipients whose mails fail: they leave room for mails to others.
+const FAILING_ALL_MAX: usize = 1024;
+/// When so many mails to others were sent while it waited and its recipient's mails failed, a mail is given up.
+const PASSED_MAX: u64 = 1000;
 /// The pauses between two tries of a recipient.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
 /// For so long after a mail was given up, the status says so.
@@ -36,17 +38,27 @@ pub struct MailQueue {
     recipients: BTreeMap<String, Recipient>,
     /// Up to which audit record all was read; 0: nothing yet.
     read_upto: u64,
+    /// How many mails were accepted.
+    sent: u64,
     given_up: u64,
     last_given_up: Option<(String, Instant)>,
 }
 
+/// A mail that waits.
+struct Waiting {
+    record: AuditRecord,
+    read_at: Instant,
+    /// [`MailQueue::sent`] when it was read.
+    sent_before: u64,
+}
+
 /// The mails of one recipient.
 struct Recipient {
-    mails: VecDeque<AuditRecord>,
+    mails: VecDeque<Waiting>,
     /// How often the first of them has failed.
     tries: u32,
-    /// How many mails to others were sent since it failed.
-    passed: u32,
+    /// [`MailQueue::sent`] when its mails began to fail; of no meaning if they do not.
+    failing_since: u64,
     /// Whether a mail was given up and none was accepted since: the next one has only one try.
     is_dead: bool,
     pauses: Backoff,
@@ -56,9 +68,9 @@ struct Recipient {
 }
 
 impl Recipient {
-    fn of(record: AuditRecord) -> Self {
-        let mails = VecDeque::from([record]);
-        Self { mails, tries: 0, passed: 0, is_dead: false, pauses: PAUSES, due_at: None, why: String::new() }
+    fn of(mail: Waiting) -> Self {
+        let mails = VecDeque::from([mail]);
+        Self { mails, tries: 0, failing_since: 0, is_dead: false, pauses: PAUSES, due_at: None, why: String::new() }
     }
 
     fn fails(&self) -> bool {
@@ -84,45 +96,64 @@ impl MailQueue {
 
     /// Takes the records that were read up to `upto`.
     pub fn push(&mut self, records: Vec<AuditRecord>, upto: u64, now: Instant) {
+        let failing = self.recipients.values().filter(|recipient| recipient.fails());
+        let mut failing: usize = failing.map(|recipient| recipient.mails.len()).sum();
         for record in records {
             let Some(to) = MailNotice::of(&record).map(|notice| notice.to) else { continue };
+            let mail = Waiting { record, read_at: now, sent_before: self.sent };
             match self.recipients.get_mut(&to) {
-                Some(known) if known.fails() && known.mails.len() >= FAILING_MAILS_MAX => self.give_up(record.seq, to, now),
-                Some(known) => known.mails.push_back(record),
-                None => drop(self.recipients.insert(to, Recipient::of(record))),
+                Some(known) if known.fails() => {
+                    if known.mails.len() >= FAILING_MAILS_MAX || failing >= FAILING_ALL_MAX {
+                        self.give_up(mail.record.seq, to, now);
+                    } else {
+                        known.mails.push_back(mail);
+                        failing += 1;
+                    }
+                }
+                Some(known) => known.mails.push_back(mail),
+                None => drop(self.recipients.insert(to, Recipient::of(mail))),
             }
         }
         self.read_upto = self.read_upto.max(upto);
     }
 
-    /// The oldest mail that is due, and its recipient.
+    /// The mail that is due for the longest time, and its recipient; of several, the oldest.
     pub fn next(&self, now: Instant) -> Option<(String, AuditRecord)> {
-        let due = self.recipients.iter().filter(|(_, recipient)| recipient.due_at.is_none_or(|at| at <= now));
-        let firsts = due.filter_map(|(to, recipient)| Some((to, recipient.mails.front()?)));
-        firsts.min_by_key(|(_, record)| record.seq).map(|(to, record)| (to.clone(), record.clone()))
+        let firsts = self.recipients.iter().filter_map(|(to, recipient)| {
+            let first = recipient.mails.front()?;
+            Some((recipient.due_at.unwrap_or(first.read_at), to, &first.record))
+        });
+        let due = firsts.filter(|(due_at, ..)| *due_at <= now);
+        due.min_by_key(|(due_at, _, record)| (*due_at, record.seq)).map(|(_, to, record)| (to.clone(), record.clone()))
     }
 
     /// The recipient's first mail was accepted.
     pub fn accepted(&mut self, to: &str, now: Instant) {
         if let Some(recipient) = self.recipients.get_mut(to) {
-            (recipient.tries, recipient.is_dead, recipient.due_at, recipient.pauses) = (0, false, None, PAUSES);
+            (recipient.is_dead, recipient.due_at, recipient.pauses) = (false, None, PAUSES);
         }
         self.remove_first(to);
-        let mut passed_too_often = Vec::new();
-        for (other, recipient) in self.recipients.iter_mut().filter(|(other, recipient)| recipient.tries > 0 && *other != to) {
-            recipient.passed += 1;
-            if recipient.passed >= PASSED_MAX {
-                passed_too_often.push(other.clone());
+        self.sent += 1;
+        let failing: Vec<String> = self.recipients.iter().filter(|(_, recipient)| recipient.fails()).map(|(to, _)| to.clone()).collect();
+        for other in failing {
+            while self.is_passed(&other) {
+                self.give_up_first(&other, now);
             }
         }
-        for other in passed_too_often {
-            self.give_up_first(&other, now);
-        }
+    }
+
+    /// Whether too many mails to others were sent while the recipient's first mail waited behind a failure.
+    fn is_passed(&self, to: &str) -> bool {
+        let first = self.recipients.get(to).and_then(|recipient| Some((recipient.failing_since, recipient.mails.front()?)));
+        first.is_some_and(|(since, mail)| self.sent.saturating_sub(since.max(mail.sent_before)) >= PASSED_MAX)
     }
 
     /// The recipient's first mail was not accepted: it is tried again after a pause, or given up.
     pub fn failed(&mut self, to: &str, error: &ProgramError, now: Instant) {
         let Some(recipient) = self.recipients.get_mut(to) else { return };
+        if !recipient.fails() {
+            recipient.failing_since = self.sent;
+        }
         recipient.tries += 1;
         recipient.why = with_causes(error);
         recipient.due_at = Some(now + recipient.pauses.next_pause());
@@ -139,7 +170,7 @@ impl MailQueue {
     fn give_up_first(&mut self, to: &str, now: Instant) {
         let Some(recipient) = self.recipients.get_mut(to) else { return };
         recipient.is_dead = true;
-        let seq = recipient.mails.front().map_or(0, |record| record.seq);
+        let seq = recipient.mails.front().map_or(0, |mail| mail.record.seq);
         self.remove_first(to);
         self.give_up(seq, to.to_owned(), now);
     }
@@ -153,7 +184,7 @@ impl MailQueue {
     fn remove_first(&mut self, to: &str) {
         let Some(recipient) = self.recipients.get_mut(to) else { return };
         recipient.mails.pop_front();
-        (recipient.tries, recipient.passed) = (0, 0);
+        recipient.tries = 0;
         if recipient.mails.is_empty() {
             self.recipients.remove(to);
         }
@@ -161,7 +192,7 @@ impl MailQueue {
 
     /// Up to which audit record no mail waits.
     pub fn cursor(&self) -> u64 {
-        let oldest = self.recipients.values().filter_map(|recipient| recipient.mails.front()).map(|record| record.seq).min();
+        let oldest = self.recipients.values().filter_map(|recipient| recipient.mails.front()).map(|mail| mail.record.seq).min();
         oldest.map_or(self.read_upto, |oldest| oldest.saturating_sub(1))
     }
 
@@ -269,18 +300,60 @@ mod tests {
     #[test]
     fn what_cannot_be_sent_now_waits_until_many_others_were_sent() {
         let (mut queue, now) = (MailQueue::default(), Instant::now());
-        queue.push(vec![record(1, "slow"), record(2, "slow")], 2, now);
+        queue.push(vec![record(1, "slow")], 1, now);
         (0..50).for_each(|_| queue.failed("slow", &exits(75), now));
         assert_eq!(queue.cursor(), 0, "the mail server is away");
-        for seq in 3..=u64::from(PASSED_MAX) + 1 {
-            queue.push(vec![record(seq, "ada")], seq, now);
-            queue.accepted("ada", now);
-        }
-        assert_eq!(queue.cursor(), 0);
-        queue.push(vec![record(2000, "ada")], 2000, now);
+        let others = |queue: &mut MailQueue, from: u64| {
+            for seq in from..from + PASSED_MAX - 1 {
+                queue.push(vec![record(seq, "ada")], seq, now);
+                queue.accepted("ada", now);
+            }
+        };
+        others(&mut queue, 2);
+        assert_eq!((queue.cursor(), queue.given_up), (0, 0));
+        queue.push(vec![record(2000, "slow"), record(2001, "ada")], 2001, now);
         queue.accepted("ada", now);
-        assert_eq!((queue.cursor(), queue.given_up), (1, 1), "the next one waits for its try");
-        assert_eq!(due(&queue, now + Duration::from_secs(61)), Some(2));
+        assert_eq!((queue.cursor(), queue.given_up), (1999, 1), "the next one is passed by one");
+        assert_eq!(due(&queue, now + Duration::from_secs(61)), Some(2000));
+        others(&mut queue, 2002);
+        assert_eq!(queue.given_up, 2, "nobody has tried it, and it is passed by as many");
+        assert_eq!(queue.cursor(), queue.read_upto());
+    }
+
+    #[test]
+    fn many_that_fail_slowly_keep_another_mail_waiting_for_one_run_each() {
+        let (mut queue, now) = (MailQueue::default(), Instant::now());
+        let at = |seconds| now + Duration::from_secs(seconds);
+        let dead = |number: u64| format!("dead{number}");
+        queue.push((1..=9).map(|seq| record(seq, &dead(seq))).collect(), 9, now);
+        (1..=9).for_each(|seq| queue.failed(&dead(seq), &exits(75), now));
+        // All of them are due again, and each is due once more before the others have had their runs of ten seconds.
+        queue.push(vec![record(10, "ada")], 10, at(61));
+        let mut turns = Vec::new();
+        for run in 0..20 {
+            let (to, record) = queue.next(at(61 + 10 * run)).unwrap();
+            turns.push(record.seq);
+            if to == "ada" {
+                break;
+            }
+            queue.failed(&to, &exits(75), at(71 + 10 * run));
+        }
+        assert_eq!(turns, (1..=10).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn many_that_fail_leave_room_for_mails_to_others() {
+        let (mut queue, now) = (MailQueue::default(), Instant::now());
+        for number in 0..20 {
+            let (to, first) = (format!("dead{number}"), 1000 * number + 1);
+            queue.push(vec![record(first, &to)], first, now);
+            queue.failed(&to, &exits(75), now);
+            queue.push((1..100).map(|more| record(first + more, &to)).collect(), first + 99, now);
+        }
+        assert!(queue.has_room());
+        assert!(queue.given_up > 0);
+        queue.push(vec![record(30_000, "ada")], 30_000, now);
+        assert_eq!(due(&queue, now), Some(30_000));
     }
 
     #[test]

@@ -309,8 +309,10 @@ impl Notifier {
             let Some((records, upto)) = self.read(core, mails.read_upto(), head).await else { return };
             mails.push(records, upto, Instant::now());
         }
-        let (mut tries, mut written) = (0, Instant::now());
+        // Not for long: what is new must not wait for many runs of a program that is slow.
+        let (mut tries, begun) = (0, Instant::now());
         while tries < BATCH_RECORDS_MAX
+            && begun.elapsed() < CURSOR_INTERVAL_MIN
             && core.leads()
             && let Some((to, record)) = mails.next(Instant::now())
         {
@@ -318,11 +320,6 @@ impl Notifier {
             match hook.send(&cluster, event_id(&cluster, generation, &record), &record).await {
                 Ok(()) => mails.accepted(&to, Instant::now()),
                 Err(error) => mails.failed(&to, &error, Instant::now()),
-            }
-            self.notify.set_problem(self.means.channel(), mails.problem(Instant::now()));
-            if written.elapsed() >= CURSOR_INTERVAL_MIN && mails.cursor() > known {
-                self.write(core, mails.cursor()).await;
-                written = Instant::now();
             }
         }
         self.notify.set_problem(self.means.channel(), mails.problem(Instant::now()));

@@ -12,8 +12,8 @@
 //! beginning of the work, after its nodes have prepared it: what that took is cut off its end if the deadline is near.
 //!
 //! Of a task group, its lanes have the deadline and the least walltime of a lane: a lane with less walltime gives its tasks
-//! less. The group itself ends when no lane could begin any more, and from its first lane on at its deadline, with all
-//! tasks that have not ended.
+//! less. The group itself ends when no lane could begin any more and none is prepared, and once its first lane has begun at
+//! its deadline, with all tasks that have not ended.
 
 use super::{ApplyContext, Ledger, Subject};
 use lattice_ledger_state::refusal::Refusal;
@@ -51,9 +51,17 @@ pub(super) fn granted_walltime(allocation: &Allocation, claim: &Claim, now: Time
 }
 
 impl Ledger {
+    /// Whether an allocation that waits may yet be in time: after a recovery a node may run it, or nodes prepare the first
+    /// lane of a task group.
+    pub(super) fn may_be_in_time(&self, id: AllocationId) -> bool {
+        let has_begun = self.allocations.get(&id).is_some_and(|allocation| allocation.started_at.is_some());
+        let is_prepared = !has_begun && self.task_groups.get(&id).is_some_and(|tasks| tasks.lanes_running() > 0);
+        is_prepared || self.may_be_adopted(id)
+    }
+
     /// The leader's clock: ends an allocation that waits and could not end by its deadline any more.
     pub(super) fn end_if_deadline_missed(&mut self, context: &mut ApplyContext, id: AllocationId, now: Timestamp) {
-        let Some(allocation) = self.allocations.get(&id).filter(|_| !self.may_be_adopted(id)) else { return };
+        let Some(allocation) = self.allocations.get(&id).filter(|_| !self.may_be_in_time(id)) else { return };
         if let (Some(missed_at), Some(deadline)) = (allocation.deadline_missed_at(), allocation.spec.deadline())
             && missed_at <= now
         {

@@ -148,6 +148,25 @@ fn lanes_of_a_group_end_by_its_deadline_and_with_it_all_of_the_group() {
 }
 
 #[test]
+fn a_group_whose_first_lane_is_prepared_is_not_late() {
+    let mut s = Story::new(1);
+    let (group, deadline) = due_group(&s, HOUR / 6);
+    submit(&mut s, 1, group).unwrap();
+    let action = Action::Claim(lane_claim(&s, lane(0), 0));
+    let Ok(Outcome::Claimed { epoch }) = s.act(action) else { panic!("it is in time") };
+    let late = Timestamp(deadline.0 - 120_000);
+    assert!(!s.ledger.waits_are_due(late));
+    invariant_indexes_equal_scans(&s.ledger);
+    s.pass(late.since_ms(s.now()));
+    s.report(0, ReportItem::Prepared { allocation: lane(0), epoch });
+    assert_eq!(s.ledger.allocation(lane(0)).unwrap().state, AllocationState::Running);
+    let left = s.ledger.allocation(lane(0)).unwrap().spec.walltime.unwrap();
+    assert!(left <= HOUR / 30, "what the preparation took is cut off: {left:?}");
+    clock(&mut s, Timestamp(deadline.0 + 1));
+    assert_eq!(s.ledger.allocation(id(1)).unwrap().state, AllocationState::Cancelled);
+}
+
+#[test]
 fn a_group_of_which_no_lane_could_end_in_time_is_refused_or_ended() {
     let mut s = Story::new(1);
     let (near, _) = due_group(&s, HOUR / 20);

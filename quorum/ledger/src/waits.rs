@@ -136,14 +136,13 @@ impl Ledger {
         self.waits_due(now).next().is_some()
     }
 
-    /// The allocations for which that is so; some repeatedly. After a recovery, those that may run somewhere miss no
-    /// deadline.
+    /// The allocations for which that is so; some repeatedly. Those that may be in time miss no deadline.
     fn waits_due(&self, now: Timestamp) -> impl Iterator<Item = AllocationId> {
         let index = &self.allocation_index;
         let waits = ends_over(&index.wait_ends, now, REQUEUE_WAIT_MS_MAX).chain(ends_over(&index.exclusion_ends, now, EXCLUSION_MS_MAX));
         let delays = ends_over(&index.delay_ends, now, DELAY_LEFT_MS_MAX).take(DELAYS_AT_ONCE_MAX);
         // However far away they are: a clock that has gone back must not end work.
-        let missed = ends_over(&index.deadline_ends, now, u64::MAX).filter(move |id| !self.may_be_adopted(*id)).take(DELAYS_AT_ONCE_MAX);
+        let missed = ends_over(&index.deadline_ends, now, u64::MAX).filter(move |id| !self.may_be_in_time(*id)).take(DELAYS_AT_ONCE_MAX);
         let marks = ends_over(&index.mail_marks, now, u64::MAX).take(DELAYS_AT_ONCE_MAX);
         waits.chain(delays).chain(missed).chain(marks)
     }

@@ -211,7 +211,7 @@ fn waits_are_due(ledger: &Ledger, now: Timestamp) -> bool {
         allocation.waits_until.is_some_and(|until| is_over(until, 5 * 60_000))
             || allocation.excluded.iter().filter_map(|excluded| excluded.until).any(|until| is_over(until, 30 * 60_000))
             || delays(allocation).any(|until| is_over(until, 366 * 86_400_000))
-            || allocation.deadline_missed_at().is_some_and(|at| at <= now && !ledger.may_be_adopted(allocation.id))
+            || allocation.deadline_missed_at().is_some_and(|at| at <= now && !ledger.may_be_in_time(allocation.id))
             || allocation.next_mail_mark().is_some_and(|(at, _)| at <= now)
     };
     ledger.allocations().filter(|allocation| !allocation.state.is_terminal()).any(|allocation| is_due(allocation))

@@ -27,7 +27,7 @@ pub enum UpdateRefusal {
     NodesAreLent { lender: String },
     #[error("it scales by no metric, so it has no target, window or cooldown for one")]
     NoMetric,
-    #[error("another metric needs a target of its own: the one that it has is for the metric before")]
+    #[error("another metric needs a target of its own")]
     NoTarget,
     #[error("it is {state}, and its begin time, deadline and reservation can be changed only while it waits")]
     HasBegun { state: AllocationState },
