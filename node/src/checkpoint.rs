@@ -9,13 +9,14 @@
 //!     (another round)                                   ▼
 //! ```
 //!
-//! For people, the phase *Saving* is shown as the specification's states: *requested*; *acknowledged* once a program on
-//! every saving node has acknowledged the request; *writing* once each has reported progress. A signal is not
-//! acknowledged: work that is asked by a signal stays *requested* until it has saved itself. No decision depends on
-//! these states.
+//! For people, the phase *Saving* is shown as the specification's states: *requested*;
+//! *acknowledged* once a program on every saving node has acknowledged the request; *writing* once
+//! each has reported progress. A signal is not acknowledged: work that is asked by a signal stays
+//! *requested* until it has saved itself. No decision depends on these states.
 //!
-//! Every answer of a node carries its round. If a node asks for a deferral, a new round begins. Parts that other nodes
-//! saved in the earlier round belong to an earlier moment, so they are ignored, however late they arrive.
+//! Every answer of a node carries its round. If a node asks for a deferral, a new round begins.
+//! Parts that other nodes saved in the earlier round belong to an earlier moment, so they are
+//! ignored, however late they arrive.
 //!
 //! Times are milliseconds of a clock that runs on while the agent is down. The state is written to
 //! the disk before its steps are taken, and [`Checkpointing::resume`] gives the steps again: a node
@@ -81,11 +82,12 @@ pub struct Deadline {
 /// The phase of the checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CheckpointPhase {
-    /// Each node is asked whether the work there would answer a request. No request has been sent. `able`: the nodes
-    /// that can; the value is true if nothing runs there.
+    /// Each node is asked whether the work there would answer a request. No request has been sent.
+    /// `able`: the nodes that can; the value is true if nothing runs there.
     Asking { deadline: Deadline, able: BTreeMap<NodeId, bool> },
-    /// The nodes may send the signal. `saved`: the nodes that are done, with everything in the store. `idle`: the nodes
-    /// on which nothing ran; what begins there later is not part of the checkpoint.
+    /// The nodes may send the signal. `saved`: the nodes that are done, with everything in the
+    /// store. `idle`: the nodes on which nothing ran; what begins there later is not part of the
+    /// checkpoint.
     Saving { deadline: Deadline, saved: BTreeMap<NodeId, Saved>, idle: BTreeSet<NodeId> },
     /// The application asked for a later moment.
     Deferred { until_ms: u64 },
@@ -175,7 +177,8 @@ pub struct Checkpointing {
     /// or because it was impossible to see whether an earlier one exists. If so, this claim alone
     /// must not remove what the store has under this id.
     pub may_be_recorded: bool,
-    /// The progress of the saving nodes. No decision depends on it, and it is not written to the disk.
+    /// The progress of the saving nodes. No decision depends on it, and it is not written to the
+    /// disk.
     #[serde(skip)]
     pub progress: BTreeMap<NodeId, Progress>,
 }

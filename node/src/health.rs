@@ -95,7 +95,8 @@ impl Health {
         };
         let known = self.checks.remove(name);
         let before = known.as_ref().and_then(|c| c.critical.clone());
-        // After a restart the agent does not know its earlier findings, only that it asked for a drain.
+        // After a restart the agent does not know its earlier findings, only that it asked for a
+        // drain.
         let counts_wells = before.is_some() || self.own_drain.checks.contains(name);
         let (critical, wells) = match &finding {
             Finding::Critical(why) | Finding::Drain(why) | Finding::Failure(why) => (Some(why.clone()), 0),

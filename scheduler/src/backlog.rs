@@ -1,5 +1,5 @@
-//! How much work waits, compared with the work that runs: f₆ of the score. The sums are integers, so they do not depend
-//! on the order of changes.
+//! How much work waits, compared with the work that runs: f₆ of the score. The sums are integers,
+//! so they do not depend on the order of changes.
 
 use lattice_model::{Allocation, millis};
 
@@ -68,8 +68,8 @@ impl Backlog {
         }
     }
 
-    /// f₆: the waiting amount divided by the running amount, at most 1. `gpus_per_node`: the GPUs of the node with the
-    /// most.
+    /// f₆: the waiting amount divided by the running amount, at most 1. `gpus_per_node`: the GPUs
+    /// of the node with the most.
     pub fn value(&self, gpus_per_node: u32) -> f64 {
         let (waits_ms, runs_ms) = (self.waits.amount(gpus_per_node) as f64, self.runs.amount(gpus_per_node) as f64);
         match (waits_ms > 0.0, runs_ms > 0.0) {

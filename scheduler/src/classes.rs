@@ -40,7 +40,8 @@ impl Beside {
     }
 }
 
-/// Work that is equal in everything that decides which nodes could ever serve it, and beside which other shares.
+/// Work that is equal in everything that decides which nodes could ever serve it, and beside which
+/// other shares.
 #[derive(Clone)]
 pub struct Class {
     /// One of its allocations.
@@ -49,7 +50,8 @@ pub struct Class {
     /// The nodes that could ever serve it: they are registered, in its vCluster, schedulable, large
     /// enough, with the constraints that it asks for, of the reservation that it names, and not now excluded for it.
     pub candidates: Arc<NodeSet>,
-    /// The kinds of the candidates. `None`: they are not all nodes of their kinds, or few nodes are alike.
+    /// The kinds of the candidates. `None`: they are not all nodes of their kinds, or few nodes are
+    /// alike.
     pub kinds: Option<Kinds>,
     /// How many candidates could serve one allocation together, in at most 1, 2, … topology groups.
     reach: Arc<[usize]>,
@@ -91,8 +93,8 @@ impl Class {
         groups.checked_sub(1).map_or(0, |last| self.reach[last])
     }
 
-    /// The fewest topology groups that have this many candidates which could serve together. `None`: even all groups
-    /// have fewer.
+    /// The fewest topology groups that have this many candidates which could serve together.
+    /// `None`: even all groups have fewer.
     pub fn groups_needed(&self, nodes: u32) -> Option<usize> {
         let fewer = self.reach.partition_point(|most| *most < nodes as usize);
         (fewer < self.reach.len()).then_some(fewer + 1)
@@ -122,8 +124,8 @@ pub struct Classes {
     by_hash: HashMap<u64, Vec<usize>>,
     /// Sets of candidates by the kinds of nodes that can serve. Classes share them.
     by_kinds: BTreeMap<Kinds, Arc<NodeSet>>,
-    /// See [`Class::reach`], by kinds, and whether one conformance group is required. Only of work whose nodes may have
-    /// any features.
+    /// See [`Class::reach`], by kinds, and whether one conformance group is required. Only of work
+    /// whose nodes may have any features.
     reach: BTreeMap<(Kinds, bool), Arc<[usize]>>,
 }
 
@@ -142,7 +144,8 @@ impl Classes {
         self.in_use -= usize::from(self.members[class] == 0);
     }
 
-    /// The number of waiting allocations of each class, and the number of classes with waiting work.
+    /// The number of waiting allocations of each class, and the number of classes with waiting
+    /// work.
     #[cfg(test)]
     pub fn counts(&self) -> (&[usize], usize) {
         (&self.members, self.in_use)
@@ -226,8 +229,8 @@ impl Classes {
     }
 }
 
-/// Whether nodes of one kind may serve it differently: it names or excludes nodes, names a reservation, or wants
-/// contiguous nodes.
+/// Whether nodes of one kind may serve it differently: it names or excludes nodes, names a
+/// reservation, or wants contiguous nodes.
 fn is_by_name(allocation: &Allocation) -> bool {
     let constraints = &allocation.spec.constraints;
     let spec = &allocation.spec;

@@ -15,7 +15,8 @@ impl Tasks {
     /// Runs `task` until it is over. If the group ends first, the task is dropped where it waits, as
     /// if the agent had been killed there.
     pub fn spawn<F: Future<Output = ()> + Send + 'static>(&self, task: F) {
-        // One token for each task: with a shared token, every poll of every task would take the same lock.
+        // One token for each task: with a shared token, every poll of every task would take the
+        // same lock.
         let stop = self.stop.child_token();
         self.tracker.spawn(async move {
             tokio::select! {

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-/// Where a connection comes from: an IPv4 address, or an IPv6 /64, because one machine may have all of its addresses.
+/// Where a connection comes from: an IPv4 address, or an IPv6 /64, because one machine may have all
+/// of its addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Source(IpAddr);
 

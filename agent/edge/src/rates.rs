@@ -46,8 +46,8 @@ impl Rates {
         taken.map_err(|wait| self.refuse(Limited::Requests, "too many requests come from this address", wait, ""))
     }
 
-    /// Begins to check a token. Refuses an address that presented too many wrong tokens, unless this token was right
-    /// lately (`is_known`).
+    /// Begins to check a token. Refuses an address that presented too many wrong tokens, unless
+    /// this token was right lately (`is_known`).
     pub(super) fn begin_check(&self, from: Source, now: Instant, is_known: impl FnOnce() -> bool) -> Result<TokenCheck<'_>, Refusal> {
         let checked = self.failures.lock().check(&from, now);
         match checked.err().filter(|_| !is_known()) {
@@ -73,8 +73,8 @@ impl Rates {
         self.tenants.is_some()
     }
 
-    /// Counts a request for each of its account's tenants. If one tenant has sent too many, refuses the request and
-    /// counts it for none.
+    /// Counts a request for each of its account's tenants. If one tenant has sent too many, refuses
+    /// the request and counts it for none.
     pub(super) fn request_of_tenants<'a>(&self, tenants: impl Iterator<Item = &'a String> + Clone, now: Instant) -> Result<(), Refusal> {
         let Some(buckets) = &self.tenants else { return Ok(()) };
         let mut buckets = buckets.lock();
@@ -97,8 +97,8 @@ impl Rates {
     }
 }
 
-/// A check of a token. If the caller disconnects before the result, the token counts as wrong: otherwise nothing would
-/// limit such checks.
+/// A check of a token. If the caller disconnects before the result, the token counts as wrong:
+/// otherwise nothing would limit such checks.
 pub(super) struct TokenCheck<'a> {
     rates: &'a Rates,
     from: Source,

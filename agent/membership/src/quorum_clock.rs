@@ -1,9 +1,10 @@
-//! The quorum's time, for the scheduler, the broker and the loop that scales services. The ledger uses the quorum's
-//! time, and this machine's time of day may be wrong or jump. A plan with a wrong time would claim nodes outside the
-//! windows of reservations: the ledger would refuse these claims, and the work behind them in the queue would wait too.
+//! The quorum's time, for the scheduler, the broker and the loop that scales services. The ledger
+//! uses the quorum's time, and this machine's time of day may be wrong or jump. A plan with a wrong
+//! time would claim nodes outside the windows of reservations: the ledger would refuse these
+//! claims, and the work behind them in the queue would wait too.
 //!
-//! A member's time of day is read every few minutes. In between, this machine's `CLOCK_BOOTTIME` counts, which nobody
-//! can set.
+//! A member's time of day is read every few minutes. In between, this machine's `CLOCK_BOOTTIME`
+//! counts, which nobody can set.
 
 use lattice_agent_common::clock;
 use lattice_model::{Timestamp, with_causes};
@@ -50,8 +51,9 @@ impl QuorumTime {
         boottime_ms.saturating_sub(self.boottime_ms) > READING_AGE_MS_MAX
     }
 
-    /// The next reading, corrected by what the members know of their clocks. Time continues from the earlier reading if
-    /// no majority of the clocks agrees, or if the member knows no leader and therefore no other clock.
+    /// The next reading, corrected by what the members know of their clocks. Time continues from
+    /// the earlier reading if no majority of the clocks agrees, or if the member knows no leader
+    /// and therefore no other clock.
     fn next(known: Option<Self>, status: &QuorumStatus, boottime_ms: u64) -> Self {
         if let (None, Some(known)) = (status.leader, known) {
             return known;
@@ -71,7 +73,8 @@ impl QuorumTime {
 pub struct QuorumClock(Mutex<Option<QuorumTime>>);
 
 impl QuorumClock {
-    /// The quorum's time. Asks a member if the latest reading is old; if no member answers, uses the latest reading.
+    /// The quorum's time. Asks a member if the latest reading is old; if no member answers, uses
+    /// the latest reading.
     pub async fn read(&self, quorum: &QuorumClient) -> Result<QuorumTime, QuorumTimeError> {
         let known = *self.0.lock();
         if let Some(known) = known.filter(|known| !known.is_old(boottime_ms())) {
@@ -87,8 +90,8 @@ impl QuorumClock {
         Ok(read)
     }
 
-    /// The quorum's time now, for decisions that the ledger checks with its own time. Until a member has answered, this
-    /// machine's time of day is used.
+    /// The quorum's time now, for decisions that the ledger checks with its own time. Until a
+    /// member has answered, this machine's time of day is used.
     pub async fn now(&self, quorum: &QuorumClient) -> Timestamp {
         match self.read(quorum).await {
             Ok(time) => time.now(),

@@ -22,8 +22,8 @@ use tonic::{Response, Status};
 /// Timeout of one request. A submission waits for a majority's disks, and a list may be long.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Timeout of a connection to one agent; the next agent is tried after that. Connections over the network also have a
-/// timeout of their own, with a more precise error.
+/// Timeout of a connection to one agent; the next agent is tried after that. Connections over the
+/// network also have a timeout of their own, with a more precise error.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// The context of every command.
@@ -120,8 +120,8 @@ impl Session {
         Access { ca: ca.clone(), certificate: certificate.clone(), token: None }
     }
 
-    /// As [`Self::access`], with the token for one agent: the token in the settings, or else the token of a login at
-    /// that agent.
+    /// As [`Self::access`], with the token for one agent: the token in the settings, or else the
+    /// token of a login at that agent.
     async fn access_with_token(&self, endpoint: &str) -> Result<Access, Failure> {
         // On a socket the kernel identifies the caller. The client refuses an invalid endpoint.
         if normalize(endpoint).is_none() {
@@ -130,7 +130,8 @@ impl Session {
         let access = self.access();
         let token = match &self.settings.token {
             Some(token) => token.clone(),
-            // A service account's certificate may identify the caller. If it does not, the agent's answer says so.
+            // A service account's certificate may identify the caller. If it does not, the agent's
+            // answer says so.
             None if access.certificate.is_some() && !renew::has_login(endpoint, &self.settings.endpoints) => return Ok(access),
             None if !self.may_renew => renew::stored_token(endpoint, &self.settings.endpoints, now())?,
             None => Box::pin(renew::token(endpoint, &self.settings.endpoints, &access, now())).await?,

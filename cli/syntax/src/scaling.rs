@@ -118,8 +118,9 @@ impl ScalingFlags {
     /// The scaling part of the specification; `None`: the work does not scale. `is_service`: whether `--service` was
     /// given too.
     ///
-    /// # Errors An option of scaled services without `--reactive`, `--reactive` with `--service` or without the bounds,
-    /// or a metric without a target.
+    /// # Errors
+    /// An option of scaled services without `--reactive`, `--reactive` with `--service` or without the bounds, or a
+    /// metric without a target.
     pub fn to_message(&self, is_service: bool) -> Result<Option<v1::Scaling>, UsageError> {
         if !self.reactive {
             return match self.given().next() {

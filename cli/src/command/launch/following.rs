@@ -52,10 +52,11 @@ pub struct Ending {
     pub limit: Option<Duration>,
 }
 
-/// Follows a launch to its end. After a broken connection the request is repeated; its id makes this safe. The first
-/// Ctrl-C or termination signal ends the launch; `ending` says when this process then exits. A second signal makes it
-/// exit at once. After its time limit the launch is ended too. If the reader of our output is gone, the launch is
-/// ended, and this process exits at once.
+/// Follows a launch to its end. After a broken connection the request is repeated; its id makes
+/// this safe. The first Ctrl-C or termination signal ends the launch; `ending` says when this
+/// process then exits. A second signal makes it exit at once. After its time limit the launch is
+/// ended too. If the reader of our output is gone, the launch is ended, and this process exits at
+/// once.
 pub async fn follow_launch(
     session: &Session,
     mut client: Client,
@@ -242,8 +243,8 @@ async fn launch_once(
     Err(Failure::new(Exit::Unavailable, format!("the agent stopped following launch {} before it ended", short(&id))))
 }
 
-/// For `srun`: records how ranks ended, and creates the files of ranks that wrote nothing. A piece with rank 0 starts
-/// the list again, as in an exit table.
+/// For `srun`: records how ranks ended, and creates the files of ranks that wrote nothing. A piece
+/// with rank 0 starts the list again, as in an exit table.
 fn record_exits(shown: &mut LaunchOutput, exits: Vec<RankExit>) -> Result<(), Failure> {
     let Some(tasks) = &mut shown.tasks else { return Ok(()) };
     if exits.first().is_some_and(|exit| exit.rank == 0) {

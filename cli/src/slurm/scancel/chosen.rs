@@ -1,4 +1,5 @@
-//! The jobs that `scancel` acts on: the named jobs that match the filters, or all jobs that match if none is named.
+//! The jobs that `scancel` acts on: the named jobs that match the filters, or all jobs that match
+//! if none is named.
 
 use super::filter;
 use super::options::Options;

@@ -1,5 +1,6 @@
-//! The product's scheduler: the same `plan` that the agents call, on a view of a cluster whose nodes are all Ready. Its
-//! claims and orders are carried out here at once, as the quorum's ledger would do.
+//! The product's scheduler: the same `plan` that the agents call, on a view of a cluster whose
+//! nodes are all Ready. Its claims and orders are carried out here at once, as the quorum's ledger
+//! would do.
 
 use super::simulation::{Cluster, Decisions, Scheduler};
 use super::site::Site;
@@ -188,7 +189,8 @@ impl Lattice {
         Arc::make_mut(days).add(uses, started, now, self.view.budget_period.kept());
     }
 
-    /// The cause, decided as the quorum does: whether the victim has nodes that the beneficiary's vCluster lent.
+    /// The cause, decided as the quorum does: whether the victim has nodes that the beneficiary's
+    /// vCluster lent.
     fn cause(&self, beneficiary: AllocationId, victim: AllocationId) -> Result<PreemptCause> {
         let known = |id: &AllocationId| self.view.allocations.get(id).context("a preemption for or of nothing");
         let (beneficiary, victim) = (known(&beneficiary)?, known(&victim)?);
