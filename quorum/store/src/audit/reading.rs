@@ -21,7 +21,7 @@ pub struct Extent {
     pub last: u64,
     /// The offset of the end of its records.
     pub end: u64,
-    /// The offset of every [`STRIDE`]-th record, from the first one on.
+    /// The offset of every `STRIDE`-th record, from the first one on.
     pub places: Arc<[u64]>,
     /// Set if the segment is damaged: nothing is read from it.
     pub damage: Option<Arc<str>>,
