@@ -102,7 +102,7 @@ pub(crate) struct KnownFact {
     pub key: u64,
     pub version: FactVersion,
     pub fact: Fact,
-    /// Whether others have a life or a fact of the node that it never published.
+    /// Whether others have an incarnation or a fact of the node that it never published.
     pub contradicted: bool,
     /// The nodes that this node suspects after failed probes of its own.
     pub suspects: Vec<Accusation>,

@@ -33,12 +33,13 @@ pub struct Member {
     /// Since when it has this liveness in its present identity, on the clock of
     /// [`Core::handle`](crate::Core::handle).
     pub since_ms: u64,
-    /// For a suspect: how many nodes are known to have found it silent by probes of their own.
+    /// For a suspect: how many nodes have found it silent by their own probes, as far as this node
+    /// knows.
     pub accusers: usize,
     /// The newest fact that it published in this life, as far as this node knows.
     pub fact: Option<Fact>,
-    /// When this node learned, on that clock, that the node is contradicted: others have a life or
-    /// a fact of it that it never published. `None`: it is not.
+    /// When this node learned, on that clock, that the node is contradicted: others have an
+    /// incarnation or a fact of it that it never published. `None`: it is not contradicted.
     pub contradicted_since_ms: Option<u64>,
 }
 
@@ -139,7 +140,7 @@ pub(crate) struct View {
     alive: usize,
     /// How many of the others are Down.
     down: usize,
-    /// Since when there has always been at least one other node that is Down.
+    /// Since when at least one other node has been Down without interruption.
     down_since_ms: u64,
 }
 
@@ -177,8 +178,8 @@ impl View {
         })
     }
 
-    /// The number of names for which `is_before` is true: these are the first ones, and none after
-    /// them.
+    /// The number of names for which `is_before` is true. It must be true for the first names, and
+    /// false for all later ones.
     fn names_before(&self, is_before: impl Fn(&NodeId) -> bool) -> usize {
         self.names.partition_point(|at| is_before(&self.rows.at(*at).peer.node))
     }
@@ -208,8 +209,8 @@ impl View {
         self.alive
     }
 
-    /// Since when there has always been at least one other node that is Down; `None`: there is
-    /// none. No node has been Down for longer.
+    /// Since when at least one other node has been Down without interruption; `None`: no node is
+    /// Down. No node has been Down for longer.
     pub fn down_since_ms(&self) -> Option<u64> {
         (self.down > 0).then_some(self.down_since_ms)
     }
@@ -219,7 +220,7 @@ impl View {
         self.of(peer.key).is_some_and(|(known, entry)| known == peer && entry.liveness != Liveness::Down)
     }
 
-    /// Whether this update would change anything in foca, whose members are the same as the view's.
+    /// Whether this update would change anything in foca. foca has the same members as the view.
     pub fn is_news(&self, update: &foca::Member<Peer>) -> bool {
         let Some((known, entry)) = self.of(update.id().key) else { return true };
         if known != update.id() || known.key == self.me {
@@ -251,7 +252,7 @@ impl View {
         }
     }
 
-    /// Takes over foca's state of one of the other nodes.
+    /// Copies foca's state of another node.
     pub fn update(&mut self, now_ms: u64, seen: &foca::Member<Peer>, facts: &FactBook, news: &mut Vec<News>) {
         let peer = seen.id();
         let liveness = match seen.state() {

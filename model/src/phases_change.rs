@@ -1,4 +1,4 @@
-//! A change of share phases alone, as watchers are sent it in place of the whole record.
+//! A change of share phases alone. Watchers get it in place of the whole record.
 
 use crate::allocation::Allocation;
 use crate::allocation_state::AllocationState;
@@ -8,8 +8,8 @@ use crate::work_usage::WorkUsage;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// What differs between two versions of an allocation's record, of the same epoch and with the same
-/// nodes, if nothing but phases of shares and the usage has changed.
+/// The difference between two versions of an allocation's record that have the same epoch and
+/// nodes, and differ only in the phases of shares and the usage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PhasesChange {
     /// The allocation.
@@ -18,8 +18,8 @@ pub struct PhasesChange {
     pub epoch: Epoch,
     /// Its state, which has not changed.
     pub state: AllocationState,
-    /// The revision of the record before the change. `None`: the receiver is sent only changes of
-    /// its own share, so its version of the record may be older.
+    /// The revision of the record before the change. `None`: the receiver gets only changes of its
+    /// own share, so its version of the record may be older.
     pub previous_revision: Option<Revision>,
     /// The revision of the record after the change.
     pub revision: Revision,
@@ -35,7 +35,7 @@ pub enum NotApplicable {
     /// The receiver does not have the record.
     #[error("the record of allocation {0} is not there")]
     NoRecord(AllocationId),
-    /// It is of another claim.
+    /// The record is of another claim.
     #[error("the record of allocation {id} is of epoch {is}, the change of epoch {wants}")]
     Epoch {
         /// The allocation.
@@ -45,7 +45,7 @@ pub enum NotApplicable {
         /// The epoch of the change.
         wants: Epoch,
     },
-    /// A change before it is missing.
+    /// An earlier change is missing.
     #[error("the record of allocation {id} is of revision {is}, the change follows revision {wants}")]
     Revision {
         /// The allocation.
@@ -55,7 +55,7 @@ pub enum NotApplicable {
         /// The revision that the change follows.
         wants: Revision,
     },
-    /// It has ranks that the allocation has not, or not in their order.
+    /// The change has ranks that the allocation does not have, or ranks out of order.
     #[error("the change of allocation {id} has ranks that its {shares} shares do not have")]
     Ranks {
         /// The allocation.
@@ -66,7 +66,7 @@ pub enum NotApplicable {
 }
 
 impl PhasesChange {
-    /// Changes the record. If it is refused, the record is as before.
+    /// Applies the change to the record. A refused change leaves the record as it was.
     ///
     /// # Errors
     /// [`NotApplicable`], except `NoRecord`.

@@ -112,7 +112,7 @@ fn work_that_prefers_one_domain_gets_cores_and_gpus_of_it() {
     assert_eq!((gpus(&usual), &usual.memory_nodes), (vec!["GPU-1", "GPU-2"], &[0, 1].into()));
     let local = assign(&node, [], &share(4, 2), &same_numa()).unwrap();
     assert_eq!((gpus(&local), &local.cpus, &local.memory_nodes), (vec!["GPU-2", "GPU-3"], &[4, 5, 6, 7].into(), &[1].into()));
-    // The other domain has all of the next one as well, with slower links.
+    // The next work gets all that it asks for from the other domain, with slower links.
     let next = assign(&node, [&local], &share(4, 2), &same_numa()).unwrap();
     assert_eq!((gpus(&next), &next.cpus), (vec!["GPU-0", "GPU-1"], &[0, 1, 2, 3].into()));
     // No domain has enough of both: it gets what other work would get.
@@ -127,7 +127,7 @@ fn of_equal_domains_the_one_with_the_fewest_free_processors_is_chosen() {
     let other = Assignment { cpus: [4, 8, 9, 10].into(), ..Assignment::default() };
     let local = assign(&node, [&other], &share(2, 1), &same_numa()).unwrap();
     assert_eq!((gpus(&local), &local.cpus), (vec!["GPU-1"], &[5, 6].into()), "the third domain has one free core");
-    // A driver that does not say where its GPU is: the only domain is near it.
+    // If a driver does not report where its GPU is, the only domain counts as near.
     let mut vague = machine(1, 4, 1, &[0]);
     vague.gpu.gpus[0].numa_node = None;
     assert_eq!(assign(&vague, [], &share(2, 1), &same_numa()).unwrap().memory_nodes, [0].into());

@@ -12,11 +12,11 @@
 //! For people, the phase *Saving* is shown as the specification's states: *requested*;
 //! *acknowledged* once a program on every saving node has acknowledged the request; *writing* once
 //! each has reported progress. A signal is not acknowledged: work that is asked by a signal stays
-//! *requested* until it has saved itself. Nothing is decided by these states.
+//! *requested* until it has saved itself. No decision depends on these states.
 //!
-//! Every answer of a node carries its round. What one node saved before another asked for a
-//! deferral is of an earlier moment than what is saved after it, so it is ignored, however late it
-//! arrives.
+//! Every answer of a node carries its round. If a node asks for a deferral, a new round begins.
+//! Parts that other nodes saved in the earlier round belong to an earlier moment, so they are
+//! ignored, however late they arrive.
 //!
 //! Times are milliseconds of a clock that runs on while the agent is down. The state is written to
 //! the disk before its steps are taken, and [`Checkpointing::resume`] gives the steps again: a node
@@ -82,11 +82,11 @@ pub struct Deadline {
 /// The phase of the checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CheckpointPhase {
-    /// Each node is asked whether what runs there would answer a request. No request has been sent.
+    /// Each node is asked whether the work there would answer a request. No request has been sent.
     /// `able`: the nodes that can; the value is true if nothing runs there.
     Asking { deadline: Deadline, able: BTreeMap<NodeId, bool> },
     /// The nodes may send the signal. `saved`: the nodes that are done, with everything in the
-    /// store. `idle`: the nodes on which nothing ran; what begins there later is no part of the
+    /// store. `idle`: the nodes on which nothing ran; what begins there later is not part of the
     /// checkpoint.
     Saving { deadline: Deadline, saved: BTreeMap<NodeId, Saved>, idle: BTreeSet<NodeId> },
     /// The application asked for a later moment.
@@ -113,9 +113,9 @@ pub enum CheckpointEnd {
 /// An event of a checkpoint on its head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckpointEvent {
-    /// What runs on the node would answer a request; `idle`: nothing of the allocation runs there.
+    /// The work on the node would answer a request; `idle`: nothing of the allocation runs there.
     Able { node: NodeId, round: u32, idle: bool },
-    /// It would not answer, or what it began cannot be completed.
+    /// The work on the node would not answer, or cannot complete its part.
     NodeFailed { node: NodeId, round: u32, why: String },
     /// The node's part is in the store.
     NodeSaved { node: NodeId, round: u32, saved: Saved },
@@ -133,7 +133,7 @@ pub enum CheckpointEvent {
     Clock,
     /// The allocation is being ended.
     AllocationOver,
-    /// The quorum accepts nothing of this claim any more.
+    /// The quorum no longer accepts reports of this claim.
     Superseded { why: String },
 }
 
@@ -177,7 +177,7 @@ pub struct Checkpointing {
     /// or because it was impossible to see whether an earlier one exists. If so, this claim alone
     /// must not remove what the store has under this id.
     pub may_be_recorded: bool,
-    /// The progress of the saving nodes. Nothing is decided by it, and it is not written to the
+    /// The progress of the saving nodes. No decision depends on it, and it is not written to the
     /// disk.
     #[serde(skip)]
     pub progress: BTreeMap<NodeId, Progress>,

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// How many results in a row without anything critical make a check ok again.
-const OK_AGAIN: u32 = 2;
+const OK_RESULTS_MIN: u32 = 2;
 /// The longest text about one check, and about everything that keeps work off, in bytes.
 const WHY_BYTES_MAX: usize = 200;
 const UNWELL_BYTES_MAX: usize = 500;
@@ -95,21 +95,21 @@ impl Health {
         };
         let known = self.checks.remove(name);
         let before = known.as_ref().and_then(|c| c.critical.clone());
-        // After a restart of the agent, what it found before is not known, but that it asked for a
-        // drain is.
+        // After a restart the agent does not know its earlier findings, only that it asked for a
+        // drain.
         let counts_wells = before.is_some() || self.own_drain.checks.contains(name);
         let (critical, wells) = match &finding {
             Finding::Critical(why) | Finding::Drain(why) | Finding::Failure(why) => (Some(why.clone()), 0),
             Finding::Ok | Finding::Unsupported(_) | Finding::Warning(_) if counts_wells => {
                 let wells = known.as_ref().map_or(0, |c| c.wells) + 1;
-                (before.filter(|_| wells < OK_AGAIN), wells)
+                (before.filter(|_| wells < OK_RESULTS_MIN), wells)
             }
             Finding::Ok | Finding::Unsupported(_) | Finding::Warning(_) => (None, 0),
         };
         let state = |f: &Finding, critical: bool| (std::mem::discriminant(f), critical);
         let since =
             known.filter(|c| state(&c.finding, c.critical.is_some()) == state(&finding, critical.is_some())).map_or(now, |c| c.since);
-        if wells >= OK_AGAIN {
+        if wells >= OK_RESULTS_MIN {
             self.own_drain.checks.remove(name);
         } else if matches!(finding, Finding::Drain(_)) && self.own_drain.checks.insert(name.to_owned()) {
             self.own_drain.asked = Timestamp(now.0.max(self.own_drain.asked.0.saturating_add(1)));
@@ -122,7 +122,7 @@ impl Health {
         self.checks.iter().map(|(name, check)| (name.as_str(), check))
     }
 
-    /// Why the hardware counts as failed by the last results; `None`: it does not.
+    /// Why the hardware counts as failed, by the latest results; `None`: it does not.
     pub fn failed(&self) -> Option<String> {
         let failure = |(name, check): (&str, &Check)| match &check.finding {
             Finding::Failure(why) => Some(format!("{name}: {why}")),
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(look(&mut health, 5, "gpu 0", drain()), first);
         assert_eq!(look(&mut health, 6, "gpu 0", drain()), first, "the same");
         assert_eq!(look(&mut health, 6, "gpu 1", drain()), both(6), "another one");
-        // To the next agent a problem looks over once, which does not make its return a new request.
+        // The next agent finds the problem gone once, and then back: that is not a new request.
         let mut flapping = Health::of(health.own_drain().clone());
         assert_eq!(look(&mut flapping, 80, "gpu 0", Finding::Ok), None);
         assert_eq!(look(&mut flapping, 81, "gpu 0", drain()), Some((6, "gpu 0: XID 79, hot".to_owned())));
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(next.drains(), None);
         assert_eq!(look(&mut next, 90, "gpu 0", drain()), Some((6, "gpu 0: XID 79, hot".to_owned())));
         assert_eq!(look(&mut next, 91, "gpu 1", drain()), both(6));
-        // One of the two is well, which changes nothing. It fails again, by a clock that went back.
+        // One check is ok twice. Then it fails again, while the clock has gone back.
         assert_eq!(look(&mut next, 92, "gpu 0", Finding::Ok), both(6), "not yet");
         assert_eq!(look(&mut next, 93, "gpu 0", Finding::Ok), Some((6, "gpu 1: XID 79, hot".to_owned())));
         assert_eq!(look(&mut next, 3, "gpu 0", drain()), both(7));

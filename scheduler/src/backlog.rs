@@ -1,19 +1,19 @@
-//! How much work waits, compared with what runs: f₆ of the score. Sums of whole numbers, so that they are
-//! the same whatever the order in which work came and went.
+//! How much work waits, compared with the work that runs: f₆ of the score. The sums are integers,
+//! so they do not depend on the order of changes.
 
 use lattice_model::{Allocation, millis};
 
-/// How long work without a walltime counts as work that waits or runs.
+/// The walltime that work without one is counted with.
 const WITHOUT_WALLTIME_MS: u64 = 86_400_000;
 
-/// The sums for some work, over its nodes and the time that it lasts at most.
+/// Sums of nodes, or GPUs, times walltimes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sums {
     /// Of work that wants whole nodes: node-milliseconds.
     whole_node_ms: u128,
     /// Of other work: node-milliseconds.
     share_node_ms: u128,
-    /// Of that work: GPU-milliseconds.
+    /// Of that other work: GPU-milliseconds.
     share_gpu_ms: u128,
 }
 
@@ -27,7 +27,7 @@ impl Sums {
         }
     }
 
-    /// Where the cluster has GPUs, GPUs are counted, otherwise nodes.
+    /// In GPU-milliseconds if the cluster has GPUs, otherwise in node-milliseconds.
     fn amount(&self, gpus_per_node: u32) -> u128 {
         match gpus_per_node {
             0 => self.whole_node_ms.saturating_add(self.share_node_ms),
@@ -55,7 +55,7 @@ impl Backlog {
         self.change(u128::saturating_add, allocation);
     }
 
-    /// Counts it no longer.
+    /// Removes an allocation from the sums.
     pub fn remove(&mut self, allocation: &Allocation) {
         self.change(u128::saturating_sub, allocation);
     }
@@ -68,7 +68,8 @@ impl Backlog {
         }
     }
 
-    /// f₆: what waits, as a part of what runs, at most 1. `gpus_per_node`: of the node with most GPUs.
+    /// f₆: the waiting amount divided by the running amount, at most 1. `gpus_per_node`: the GPUs
+    /// of the node with the most.
     pub fn value(&self, gpus_per_node: u32) -> f64 {
         let (waits_ms, runs_ms) = (self.waits.amount(gpus_per_node) as f64, self.runs.amount(gpus_per_node) as f64);
         match (waits_ms > 0.0, runs_ms > 0.0) {

@@ -15,15 +15,15 @@ use lattice_model::{Allocation, AllocationId, Constraints, Resources, Topology};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 
-/// More than this many times the classes of which work waits are not kept.
+/// Classes are discarded when they are more than this many times the classes with waiting work.
 const KEPT_FACTOR_MAX: usize = 2;
-/// So many classes are kept however little waits.
+/// This many classes are kept, even if little work waits.
 const KEPT_MIN: usize = 1024;
 
 /// For each kind of node, whether it can serve.
 pub type Kinds = Arc<[bool]>;
 
-/// Beside what on a node a share may be. The same for all that want whole nodes.
+/// Decides which other shares may be on a node beside a share. Equal for all work on whole nodes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Beside {
     who: Who,
@@ -40,7 +40,8 @@ impl Beside {
     }
 }
 
-/// Work that is equal in all that decides which nodes could ever serve it, and beside what.
+/// Work that is equal in everything that decides which nodes could ever serve it, and beside which
+/// other shares.
 #[derive(Clone)]
 pub struct Class {
     /// One of its allocations.
@@ -49,26 +50,27 @@ pub struct Class {
     /// The nodes that could ever serve it: they are registered, in its vCluster, schedulable, large
     /// enough, with the constraints that it asks for, of the reservation that it names, and not now excluded for it.
     pub candidates: Arc<NodeSet>,
-    /// Which kinds of nodes these are. `None`: not all nodes of a kind, or few nodes are alike.
+    /// The kinds of the candidates. `None`: they are not all nodes of their kinds, or few nodes are
+    /// alike.
     pub kinds: Option<Kinds>,
-    /// How many of these could serve one allocation together, for 1, 2, … topology groups at most.
+    /// How many candidates could serve one allocation together, in at most 1, 2, … topology groups.
     reach: Arc<[usize]>,
-    /// How much a share gets of a node of each kind: they are equal in size.
+    /// A share's part of a node, for each kind of nodes: nodes of a kind are equal in size.
     amounts: OnceLock<Arc<[Resources]>>,
-    /// How well the wiring of a node suits it, of the best of these; see [`locality::fitness`].
+    /// How well the wiring of the best candidate suits it; see [`locality::fitness`].
     pub fitness_within: Option<f64>,
-    /// How much memory it gets of a node, in bytes; for whole nodes, of one of these.
+    /// How much memory it gets on a node, in bytes; for whole nodes, the memory of one candidate.
     pub memory_bytes: u64,
 }
 
 impl Class {
-    /// What it says beside its candidates.
+    /// Everything but its candidates, as a text.
     #[cfg(test)]
     pub fn facts(&self) -> String {
         format!("{:?} {:?} {:?} {}", self.kinds, self.reach, self.fitness_within, self.memory_bytes)
     }
 
-    /// How much it gets of this node; `None`: the whole node.
+    /// Its part of this node; `None`: the whole node.
     pub fn part(&self, columns: &Columns, node: usize) -> Option<Part> {
         let spec = &self.like.spec;
         spec.share?;
@@ -91,14 +93,14 @@ impl Class {
         groups.checked_sub(1).map_or(0, |last| self.reach[last])
     }
 
-    /// The fewest topology groups with so many candidates that could serve together. `None`: all of them
-    /// have fewer.
+    /// The fewest topology groups that have this many candidates which could serve together.
+    /// `None`: even all groups have fewer.
     pub fn groups_needed(&self, nodes: u32) -> Option<usize> {
         let fewer = self.reach.partition_point(|most| *most < nodes as usize);
         (fewer < self.reach.len()).then_some(fewer + 1)
     }
 
-    /// Of how many topology groups the nodes of one of its allocations may be.
+    /// From how many topology groups an allocation may have nodes, at most.
     pub fn groups_max(&self, allocation: &Allocation) -> usize {
         match self.like.spec.constraints.topology {
             Topology::Any | Topology::Contiguous => grouping::ANY,
@@ -108,22 +110,22 @@ impl Class {
     }
 }
 
-/// All classes of what waits, and some of which nothing waits any more.
+/// All classes of waiting work, and some classes without waiting work.
 #[derive(Default)]
 pub struct Classes {
     pub all: Vec<Class>,
-    /// How much of each class waits.
+    /// The number of waiting allocations of each class.
     members: Vec<usize>,
-    /// Of how many of them work waits.
+    /// The number of classes with waiting work.
     in_use: usize,
-    /// Work that is alike in all but beside what it may be: that, and the class.
+    /// Groups of classes that differ only in [`Beside`]; each entry has that and the class.
     alike: Vec<Vec<(Beside, usize)>>,
-    /// By hash: the indexes of alike work.
+    /// The indexes in `alike`, by hash.
     by_hash: HashMap<u64, Vec<usize>>,
     /// Sets of candidates by the kinds of nodes that can serve. Classes share them.
     by_kinds: BTreeMap<Kinds, Arc<NodeSet>>,
-    /// See [`Class::reach`], by kinds, and whether one conformance group is required. Of work whose nodes may have any
-    /// features.
+    /// See [`Class::reach`], by kinds, and whether one conformance group is required. Only of work
+    /// whose nodes may have any features.
     reach: BTreeMap<(Kinds, bool), Arc<[usize]>>,
 }
 
@@ -136,13 +138,14 @@ impl Classes {
         class
     }
 
-    /// An allocation of this class does not wait any more.
+    /// Removes an allocation of this class that no longer waits.
     pub fn remove(&mut self, class: usize) {
         self.members[class] -= 1;
         self.in_use -= usize::from(self.members[class] == 0);
     }
 
-    /// How much of each class waits, and of how many of them work waits.
+    /// The number of waiting allocations of each class, and the number of classes with waiting
+    /// work.
     #[cfg(test)]
     pub fn counts(&self) -> (&[usize], usize) {
         (&self.members, self.in_use)
@@ -226,8 +229,8 @@ impl Classes {
     }
 }
 
-/// Whether it asks for nodes by their names or by a reservation, or leaves some out: not all nodes of a kind can serve it equally
-/// well.
+/// Whether nodes of one kind may serve it differently: it names or excludes nodes, names a
+/// reservation, or wants contiguous nodes.
 fn is_by_name(allocation: &Allocation) -> bool {
     let constraints = &allocation.spec.constraints;
     let spec = &allocation.spec;

@@ -8,11 +8,11 @@
 //!                               └─▶ estimate   the same for work that is not submitted
 //! ```
 //!
-//! Each vCluster's queue has a kind of scheduler. In `interactive-fifo` none begins before those that
-//! were submitted earlier. In the others, work is ordered by class and score (the weights of the
-//! score are the difference between them), the first that wait have reservations, and work behind
-//! them may begin now if it delays none of these (see [`plan`]). A scheduler keeps its [`State`] and
-//! applies each newer view to it, as submissions do with theirs; others make one for a single plan.
+//! Each vCluster's queue has a kind of scheduler. In `interactive-fifo` no work begins before work
+//! that was submitted earlier. In the others, work is ordered by class and score (they differ in
+//! the weights of the score), the first waiting work has reservations, and work behind it may begin
+//! now if it delays none of these (see [`plan`]). A scheduler keeps its [`State`] and applies each
+//! newer view to it, and so do submissions; other callers make a state for a single plan.
 
 #![forbid(unsafe_code)]
 
@@ -76,13 +76,13 @@ pub use why_not::WhyNot;
 
 use lattice_model::{Allocation, Claim};
 
-/// While more work than this waits, in whatever queue, new work is left to the scheduler's rounds:
-/// a submission does not wait for a plan of so much.
+/// If more work than this waits in all queues together, new work is left to the scheduler's rounds:
+/// such a large plan would delay the submission.
 const NEWCOMER_WAITING_MAX: usize = 1000;
 
 /// The claim for an allocation that is about to be submitted, if it can be placed at once: then one
-/// commit records both. `None` also if other work waits in its queue, because that comes first, or much in other queues.
-/// `state` follows to the view, and then has the allocation too.
+/// commit records both. `None` also if other work waits in its queue, because that comes first, or
+/// much in other queues. Otherwise applies `view` to `state`, and adds the allocation.
 pub fn place_newcomer(state: &mut State, view: View, newcomer: Allocation, lease_token: u64) -> Option<Claim> {
     let queue = view.queue_of(&newcomer).to_owned();
     let waits_much = view.allocations.values().filter(|a| a.waits()).nth(NEWCOMER_WAITING_MAX).is_some();

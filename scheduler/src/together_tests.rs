@@ -1,4 +1,5 @@
-//! Features that the nodes of work have together, and nodes that are excluded, in whole plans.
+//! Tests of whole plans: features that an allocation's nodes must have together, and excluded
+//! nodes.
 
 use crate::tests::{NOW, id, pending, placed, running_on, view, with_plan};
 use crate::{View, WhyNot, explain, misfit};
@@ -11,7 +12,7 @@ use std::time::Duration;
 const MINUTE_MS: u64 = 60_000;
 const WHOLE: Resources = Resources { cores: 2, memory_bytes: 1 << 30, gpus: 0 };
 
-/// Asks for these features.
+/// The allocation with a request for these features.
 fn asking(mut allocation: Allocation, expression: &str) -> Allocation {
     let parsed = parse(expression).unwrap();
     let constraints = &mut spec_of(&mut allocation).constraints;
@@ -19,7 +20,7 @@ fn asking(mut allocation: Allocation, expression: &str) -> Allocation {
     allocation
 }
 
-/// Has a node for so many more minutes.
+/// An allocation that has a node for this many more minutes.
 fn held(n: u64, node: &str, minutes: u64) -> Allocation {
     let mut allocation = pending(n, 1, 1);
     spec_of(&mut allocation).walltime = Some(Duration::from_secs(minutes * 60));
@@ -101,14 +102,14 @@ fn a_reservation_is_of_nodes_that_serve_together() {
 }
 
 #[test]
-fn of_a_range_of_numbers_it_gets_as_many_as_one_alternative_has() {
+fn a_range_of_nodes_is_filled_with_nodes_of_one_alternative() {
     let mut waits = asking(pending(1, 2, 10), "[a|b]");
     spec_of(&mut waits).nodes_max = Some(3);
     assert_eq!(begins(&with_features(&["a", "b", "a", "b", "b"], vec![waits])), nodes(&["n2", "n4", "n5"]));
 }
 
 #[test]
-fn a_quota_keeps_no_reservation_from_the_nodes_that_count() {
+fn a_quota_does_not_prevent_a_reservation_of_the_nodes_that_have_the_features() {
     let mut waits = asking(pending(1, 2, 10), "a*1&b*1");
     let spec = spec_of(&mut waits);
     (spec.nodes_max, spec.tenant) = (Some(4), "t".to_owned());

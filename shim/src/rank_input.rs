@@ -76,7 +76,7 @@ impl RankInput {
         }
     }
 
-    /// A rank's pipe is writable, or has no reader any more.
+    /// Handles a rank's pipe that is writable, or that has no reader any more.
     pub fn handle_ready(&mut self, local: u32, flags: EpollFlags, epoll: &Epoll) {
         if flags.intersects(EpollFlags::EPOLLERR | EpollFlags::EPOLLHUP) {
             self.remove(local, epoll);
@@ -85,7 +85,7 @@ impl RankInput {
         }
     }
 
-    /// A rank no longer reads.
+    /// Removes a rank that no longer reads.
     pub fn remove(&mut self, local: u32, epoll: &Epoll) {
         if let Some(reader) = self.readers.remove(&local) {
             // Removed explicitly: a child between clone and exec may hold a copy, so closing alone would leave it
@@ -100,7 +100,7 @@ impl RankInput {
         self.readers.values().map(|reader| Taken::UpTo(reader.at)).min().unwrap_or(Taken::Closed)
     }
 
-    /// The same, if it should be reported now: small steps are not.
+    /// The progress, if it should be reported now: small steps are not reported.
     pub fn progress_to_report(&mut self) -> Option<Taken> {
         let now = self.taken();
         let far = match (self.reported, now) {

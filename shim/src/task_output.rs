@@ -71,7 +71,7 @@ impl OutputFile {
         }
     }
 
-    /// Moves it to the log files.
+    /// Moves the file to the log files.
     fn move_to(&mut self, dir: &ShimDir, ordinal: u32) -> Result<(), String> {
         let path = dir.log(task_launch(ordinal), ordinal, self.stream);
         fs::rename(dir.task_output(self.stream), &path).map_err(|e| format!("its log file {}: {e}", path.display()))?;
@@ -134,7 +134,7 @@ impl TaskOutput {
     }
 
     /// The task has ended, and nothing of it is left that could write: its output becomes its log files. If that fails,
-    /// its log of errors says so if it can be made; the shim's own log says so in any case.
+    /// its error log says so if possible, otherwise the shim's own log does.
     pub fn end(&mut self, dir: &ShimDir, ordinal: u32) {
         let Err(first) = self.move_to_logs(dir, ordinal, Which::Written) else { return };
         self.note(&format!("some of its output is lost: {first}"));

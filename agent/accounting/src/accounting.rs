@@ -28,7 +28,7 @@ pub enum NoHistory {
     #[error("the store of ended work is not open: {why}")]
     NotOpen { why: String },
     /// Too many questions at once.
-    #[error("{QUESTIONS_MAX} long queries of ended work run already, and that is the most; try again later")]
+    #[error("{QUESTIONS_MAX} long queries of ended work are running, which is the limit; try again later")]
     Busy,
     /// The database did not answer.
     #[error("the store of ended work does not answer: {0}")]

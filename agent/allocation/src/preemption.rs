@@ -83,7 +83,7 @@ async fn run(context: Shared, share: DesiredShare) {
     let Some(saved) = saved(&context, &share, &order).await else { return };
     context.checkpoint.checkpoints.counts().preempted(&share, &order, saved.is_ok(), begun.elapsed());
     if let Err(why) = &saved {
-        tracing::warn!(allocation = %share.allocation, %why, "it has not saved itself");
+        tracing::warn!(allocation = %share.allocation, %why, "the preempted work has not saved itself");
     }
     failpoint::pass(Point::PreemptSaved);
     let (allocation, epoch, request) = (share.allocation, share.epoch, order.id);

@@ -1,7 +1,7 @@
-//! For tests of this crate and of those above it: an agent's handles on an empty machine.
+//! An agent's handles on an empty machine, for tests of this crate and of crates that use it.
 //!
-//! No part of it is a fake. It has no cgroups, GPUs, hooks or stores, no quorum answers, and its
-//! mesh listens on a free port. The test holds the other ends of its channels.
+//! All parts are real. The machine has no cgroups, GPUs, hooks or stores, no quorum answers, and
+//! the mesh listens on a free port. The test holds the other ends of its channels.
 
 use crate::adoption::Adoption;
 use crate::handles::{Handles, Shared};
@@ -64,20 +64,20 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// The node of [`Bench`].
+/// The name of the node in [`Bench`].
 pub const ME: &str = "n1";
 
 /// An agent's handles, and the other ends of their channels. Needs a tokio runtime.
 pub struct Bench {
     pub handles: Shared,
-    /// Where its mesh listens.
+    /// The address of its mesh.
     pub address: String,
     /// What its tasks report to the driver.
     pub events: mpsc::Receiver<Event>,
     pub cluster: watch::Sender<Arc<Cluster>>,
     pub view: watch::Sender<Arc<NodeView>>,
     pub acknowledged: watch::Sender<Option<u64>>,
-    /// What its lanes ask the quorum, for the test to answer.
+    /// The requests of its lanes to the quorum. The test answers them.
     pub lane_calls: mpsc::Receiver<LaneCall>,
     /// Streams that peers open.
     pub incoming: mpsc::Receiver<Incoming>,
@@ -91,7 +91,7 @@ impl Drop for Bench {
     }
 }
 
-/// A lane's question to the quorum.
+/// A lane's request to the quorum.
 #[derive(Debug)]
 pub struct LaneCall {
     pub lane: AllocationId,
@@ -100,7 +100,7 @@ pub struct LaneCall {
     pub answer: oneshot::Sender<Result<LaneWork, NotAdvanced>>,
 }
 
-/// Passes the questions of lanes to the test.
+/// Passes the requests of lanes to the test.
 struct LaneCalls(mpsc::Sender<LaneCall>);
 
 impl LaneQuorum for LaneCalls {

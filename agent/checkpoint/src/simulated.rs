@@ -1,4 +1,4 @@
-//! Simulated time: an application reports it beside or instead of a step.
+//! Simulated time, which an application reports with a step or instead of one.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -15,7 +15,7 @@ pub struct SimulatedTime(f64);
 // No value is NaN.
 impl Eq for SimulatedTime {}
 
-/// The number is no valid time.
+/// The number or text is not a valid simulated time.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("time is {0} s, and must be 0 to 1e28")]
 pub struct NoTime(String);
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_a_decimal_within_bounds() {
+    fn simulated_time_is_a_decimal_within_bounds() {
         let of = |text: &str| text.parse::<SimulatedTime>().map(SimulatedTime::seconds);
         assert_eq!((of("12.5"), of("0"), of("1e-15"), of("-0.0")), (Ok(12.5), Ok(0.0), Ok(1e-15), Ok(0.0)));
         for odd in ["-1", "NaN", "inf", "1e29", "", "12,5", "5 s"] {

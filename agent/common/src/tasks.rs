@@ -1,4 +1,4 @@
-//! Tasks that the agent ends last: they may work until nothing is left that they could notify.
+//! Tasks that the agent ends last: they run as long as any other part may need their messages.
 
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -15,7 +15,8 @@ impl Tasks {
     /// Runs `task` until it is over. If the group ends first, the task is dropped where it waits, as
     /// if the agent had been killed there.
     pub fn spawn<F: Future<Output = ()> + Send + 'static>(&self, task: F) {
-        // A token of its own: all polls of all tasks would meet at the lock of a shared one.
+        // One token for each task: with a shared token, every poll of every task would take the
+        // same lock.
         let stop = self.stop.child_token();
         self.tracker.spawn(async move {
             tokio::select! {
@@ -48,7 +49,7 @@ mod tests {
     use tokio::sync::{mpsc, oneshot};
 
     #[tokio::test]
-    async fn a_task_that_ends_with_the_group_does_not_hear_of_the_others_end() {
+    async fn a_task_does_not_notice_that_the_group_ended_another() {
         let tasks = Tasks::default();
         let (held, mut closes) = mpsc::channel::<()>(1);
         let (noticed, notice) = oneshot::channel();
@@ -62,11 +63,11 @@ mod tests {
         });
         tokio::task::yield_now().await;
         tasks.end(Duration::from_secs(5)).await;
-        assert!(notice.await.is_err(), "it took the other task's end for news");
+        assert!(notice.await.is_err(), "the task noticed the other task's end");
     }
 
     #[tokio::test]
-    async fn a_thread_that_does_not_end_delays_the_end_no_longer_than_asked() {
+    async fn a_thread_that_does_not_end_delays_the_end_only_until_the_timeout() {
         let tasks = Tasks::default();
         let (release, wait) = std::sync::mpsc::channel::<()>();
         tasks.spawn_blocking(move || {

@@ -1,11 +1,12 @@
-//! Places for connections: the limit of all of them, and the limit of those from one address.
+//! Limits the number of connections: of all together, and of those from one source.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-/// Who is counted together: an IPv4 address, or an IPv6 network of 64 bits, of which one machine may have every address.
+/// Where a connection comes from: an IPv4 address, or an IPv6 /64, because one machine may have all
+/// of its addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Source(IpAddr);
 
@@ -18,7 +19,7 @@ impl Source {
     }
 }
 
-/// The taken places. Cloneable; all clones share them.
+/// The places for connections. All clones share them.
 #[derive(Clone)]
 pub(super) struct Places(Arc<Inner>);
 
@@ -35,12 +36,12 @@ struct Taken {
 }
 
 impl Places {
-    /// `all_max` places, of which one source may have `source_max`.
+    /// `all_max` places. One source may take at most `source_max` of them.
     pub(super) fn new(all_max: usize, source_max: usize) -> Self {
         Self(Arc::new(Inner { all_max, source_max, taken: Mutex::default() }))
     }
 
-    /// Takes a place; `None`: all are taken, or all of this source.
+    /// Takes a place; `None`: all places are taken, or this source has its maximum.
     pub(super) fn take(&self, source: Source) -> Option<Place> {
         let mut taken = self.0.taken.lock();
         let of_source = taken.by_source.get(&source).copied().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! How often each account may call, and each address without a valid token.
+//! The request rates of accounts, of tenants, and of addresses without a valid token.
 
 use super::answers::Refusal;
 use super::counts::{Counts, Limited};
@@ -9,7 +9,7 @@ use lattice_model::Principal;
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
-/// How often an address may present a wrong token: 50 at once, and one a second.
+/// How often an address may present a wrong token: 50 times at once, then once a second.
 const FAILURE_RATE: Rate = Rate { interval: Duration::from_secs(1), burst: 50 };
 /// How many accounts and how many addresses are remembered.
 const KEYS_MAX: usize = 4096;
@@ -40,14 +40,14 @@ impl Rates {
         }
     }
 
-    /// A request that needs no token.
+    /// Counts a request that needs no token.
     pub(super) fn public(&self, from: Source, now: Instant) -> Result<(), Refusal> {
         let taken = self.public.lock().take(&from, now);
         taken.map_err(|wait| self.refuse(Limited::Requests, "too many requests come from this address", wait, ""))
     }
 
-    /// Begins to check a token. An address that presented too many wrong ones is refused, unless the token `is_known` to
-    /// have been right lately.
+    /// Begins to check a token. Refuses an address that presented too many wrong tokens, unless
+    /// this token was right lately (`is_known`).
     pub(super) fn begin_check(&self, from: Source, now: Instant, is_known: impl FnOnce() -> bool) -> Result<TokenCheck<'_>, Refusal> {
         let checked = self.failures.lock().check(&from, now);
         match checked.err().filter(|_| !is_known()) {
@@ -56,7 +56,7 @@ impl Rates {
         }
     }
 
-    /// A request of an account.
+    /// Counts a request of an account.
     pub(super) fn request(&self, account: &Principal, is_submission: bool, now: Instant) -> Result<(), Refusal> {
         let taken = self.accounts.lock().take(&account.uid, now);
         taken.map_err(|wait| self.refuse(Limited::Requests, &format!("{} sends too many requests", account.name), wait, ""))?;
@@ -73,7 +73,8 @@ impl Rates {
         self.tenants.is_some()
     }
 
-    /// A request of an account of these tenants. If one of them has sent too many, it counts to none.
+    /// Counts a request for each of its account's tenants. If one tenant has sent too many, refuses
+    /// the request and counts it for none.
     pub(super) fn request_of_tenants<'a>(&self, tenants: impl Iterator<Item = &'a String> + Clone, now: Instant) -> Result<(), Refusal> {
         let Some(buckets) = &self.tenants else { return Ok(()) };
         let mut buckets = buckets.lock();
@@ -83,7 +84,7 @@ impl Rates {
                 return Err(self.refuse(Limited::Tenants, &text, wait, ""));
             }
         }
-        // Each has a token, as was just checked.
+        // Every tenant has a token: this was checked above.
         for tenant in tenants {
             let _ = buckets.take(tenant, now);
         }
@@ -96,8 +97,8 @@ impl Rates {
     }
 }
 
-/// A check of a token. When it ends without a result, because the caller went away, the token counts as a wrong one:
-/// else nothing would limit the questions that such callers cause.
+/// A check of a token. If the caller disconnects before the result, the token counts as wrong:
+/// otherwise nothing would limit such checks.
 pub(super) struct TokenCheck<'a> {
     rates: &'a Rates,
     from: Source,
@@ -105,7 +106,7 @@ pub(super) struct TokenCheck<'a> {
 }
 
 impl TokenCheck<'_> {
-    /// The token is right, or nobody knows at present.
+    /// Does not count the token as wrong: it is right, or cannot be checked at present.
     pub(super) fn forgive(mut self) {
         self.is_wrong = false;
     }
@@ -120,7 +121,7 @@ impl Drop for TokenCheck<'_> {
     }
 }
 
-/// Whether a request submits work. `method`: of HTTP.
+/// Whether a request submits work. `method`: the HTTP method.
 pub(super) fn is_submission(method: &str, path: &str) -> bool {
     const GRPC: [&str; 3] =
         ["/lattice.v1.AllocationService/Submit", "/lattice.v1.AllocationService/RetryTasks", "/lattice.v1.DagService/Submit"];
@@ -165,7 +166,7 @@ mod tests {
         assert!(of(&["physics"], now).is_ok() && of(&["biology", "physics"], now).is_ok());
         let refused = of(&["biology", "physics"], now).unwrap_err();
         assert_eq!(refused.answer(Form::Rest).status(), 429);
-        assert!(of(&["biology"], now).is_ok(), "what was refused did not count");
+        assert!(of(&["biology"], now).is_ok(), "a refused request did not count");
         assert!(of(&["biology"], now).is_err() && of(&[], now).is_ok());
         assert!(of(&["physics"], now + Duration::from_secs(1)).is_ok());
         assert!(!self::rates(ApiLimits::default()).limits_tenants());

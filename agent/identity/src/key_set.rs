@@ -18,17 +18,17 @@ pub(crate) struct WantedKey {
     pub algorithm: Algorithm,
 }
 
-/// An answer that is no set of keys.
+/// Why an answer is not a usable key set.
 #[derive(Debug, Error)]
 pub(crate) enum KeySetError {
     #[error("its keys (jwks_uri) are not a JSON Web Key Set: {0}")]
     Json(serde_json::Error),
-    #[error("its keys (jwks_uri) have none that can verify a signature")]
+    #[error("its key set (jwks_uri) has no key that can verify a signature")]
     NoKey,
 }
 
 impl KeySet {
-    /// Keys of unknown kinds are left out: a provider may have others besides.
+    /// Reads a key set. Leaves out keys of unknown kinds, which a provider may also have.
     pub(crate) fn parse(text: &[u8]) -> Result<Self, KeySetError> {
         #[derive(Deserialize)]
         struct Document {
@@ -44,8 +44,8 @@ impl KeySet {
         if keys.is_empty() { Err(KeySetError::NoKey) } else { Ok(Self(keys)) }
     }
 
-    /// The key that a token names. A token without a key's id has a key here only if there is no
-    /// choice.
+    /// The key that a token names. For a token without a key id: the only key that fits, if just
+    /// one fits.
     pub(crate) fn find(&self, wanted: &WantedKey) -> Option<Arc<DecodingKey>> {
         let is_wanted = |key: &Jwk| wanted.id.is_none() || key.common.key_id == wanted.id;
         let mut fitting = self.0.iter().filter(|(key, _)| is_wanted(key) && fits(key, wanted.algorithm));
@@ -54,18 +54,18 @@ impl KeySet {
     }
 }
 
-/// Whether its owner signs with it, by a key pair.
+/// Whether the key is the public key of a pair for signatures.
 fn may_sign(key: &Jwk) -> bool {
     let is_for_signatures = matches!(key.common.public_key_use, None | Some(PublicKeyUse::Signature));
     let verifies = key.common.key_operations.as_ref().is_none_or(|operations| operations.contains(&KeyOperations::Verify));
-    // No shared secret, and no kind that nobody here knows.
+    // Excludes shared secrets and unknown kinds of keys.
     let is_pair =
         matches!(key.algorithm, AlgorithmParameters::RSA(_) | AlgorithmParameters::EllipticCurve(_) | AlgorithmParameters::OctetKeyPair(_));
     is_for_signatures && verifies && is_pair
 }
 
-/// Whether signatures of this algorithm can be by this key: a key is never used for another
-/// algorithm than its own.
+/// Whether this key verifies signatures of this algorithm: a key is used for its own algorithm
+/// only.
 fn fits(key: &Jwk, algorithm: Algorithm) -> bool {
     let is_its_own = key.common.key_algorithm.is_none_or(|own| own == KeyAlgorithm::from(algorithm));
     let is_of_kind = match (&key.algorithm, algorithm) {
@@ -102,7 +102,7 @@ mod tests {
         let finds = |id, algorithm| keys.find(&wanted(id, algorithm)).is_some();
         assert!(finds(Some("a"), Algorithm::ES256) && finds(Some("b"), Algorithm::ES384));
         assert!(!finds(Some("a"), Algorithm::ES384) && !finds(Some("c"), Algorithm::ES256) && !finds(Some("a"), Algorithm::HS256));
-        // One key alone fits.
+        // Only one key fits.
         assert!(finds(None, Algorithm::ES256));
         let keys = parsed(&[a.jwk(), Signer::new(Algorithm::ES256, "c").jwk()]).unwrap();
         assert!(keys.find(&wanted(None, Algorithm::ES256)).is_none(), "two fit");

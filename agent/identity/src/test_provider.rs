@@ -15,10 +15,10 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// The issuer of [`settings`] and [`claims`].
 pub(crate) const ISSUER: &str = "https://idp.example.org/realms/hpc";
-/// When tokens are checked.
+/// The time at which tokens are checked.
 pub(crate) const NOW: Timestamp = Timestamp(1_800_000_000_000);
 
-/// Settings that accept what [`claims`] says, signed by elliptic curves.
+/// Settings that accept tokens with [`claims`] and elliptic-curve signatures.
 pub(crate) fn settings() -> OidcSettings {
     OidcSettings {
         issuer: ISSUER.to_owned(),
@@ -96,7 +96,7 @@ impl Signer {
         self.token_with(&json!({"alg": self.algorithm(), "kid": self.id, "typ": "JWT"}), claims)
     }
 
-    /// A token with a header of one's own.
+    /// A token with this header and these claims.
     pub(crate) fn token_with(&self, header: &Value, claims: &Value) -> String {
         let message = format!("{}.{}", base64url(header.to_string().as_bytes()), base64url(claims.to_string().as_bytes()));
         let signature = match &self.pair {
@@ -130,7 +130,7 @@ pub(crate) struct TestProvider {
 }
 
 impl TestProvider {
-    /// Its keys are missing until [`Self::serve_keys`].
+    /// Starts a provider that has no keys until [`Self::serve_keys`].
     pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let issuer = format!("http://{}", listener.local_addr().unwrap());

@@ -117,7 +117,7 @@ impl GpuReadings {
     pub fn why_silent(&self, gpu: &str, vendor: Option<GpuVendor>) -> String {
         let state = self.state();
         if let Some(asked) = state.asked.filter(|asked| asked.elapsed() > LATE_MAX) {
-            return format!("the GPUs' driver does not answer, for {} s now", asked.elapsed().as_secs());
+            return format!("the GPUs' driver has not answered for {} s", asked.elapsed().as_secs());
         }
         let lacking = state.newest.as_ref().and_then(|looked| looked.loads.why_lacking(gpu, vendor));
         lacking.map(str::to_owned).unwrap_or_else(|| "it was not measured yet, or its driver does not report it".to_owned())
@@ -354,6 +354,6 @@ mod tests {
         assert!(readings.newest().is_none() && readings.age().is_some());
         readings.state().asked = now.checked_sub(Duration::from_secs(7));
         let text = why("A", GpuVendor::Nvidia);
-        assert!(text.contains("does not answer, for 7 s"), "{text}");
+        assert!(text.contains("has not answered for 7 s"), "{text}");
     }
 }

@@ -17,8 +17,8 @@ use lattice_runtime::cgroup::Slice;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// The hardware of a node, its condition, and what work finds there. All that changes is behind
-/// handles.
+/// The hardware of a node, its condition, and the resources for work on it. Everything that changes
+/// is behind handles.
 pub struct Machine {
     /// The slice for scopes. `None`: there is no usable cgroup v2 tree; processes are found by
     /// their ancestry.

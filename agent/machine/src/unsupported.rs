@@ -1,14 +1,14 @@
-//! Measurements of the specification that no node of this version supports: a request for one is
-//! answered with the reason.
+//! Measurements that the specification names and this version does not support. A request for such
+//! a measurement is answered with the reason.
 
 use lattice_model::topology::{GpuTopology, GpuVendor};
 
 /// Congestion signals in packets (CSIG). `has_cxi`: the machine has a fabric adapter.
 pub fn csig(has_cxi: bool) -> &'static str {
     if has_cxi {
-        "the adapters' driver reports no congestion signals of packets; their counters are measured"
+        "the adapters' driver does not report congestion signals of packets; the adapters' counters are measured"
     } else {
-        "only a fabric that marks packets has such signals, and this node has no adapter of one (/sys/class/cxi)"
+        "only a fabric that marks packets has congestion signals, and this node has no adapter for such a fabric (/sys/class/cxi)"
     }
 }
 

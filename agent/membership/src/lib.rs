@@ -137,7 +137,7 @@ impl Membership {
         let since_ms = members.iter().find(|member| member.node == *me)?.contradicted_since_ms?;
         let since = clock_text(Duration::from_secs(self.ago_ms(since_ms) / 1_000));
         Some(format!(
-            "for {since} other nodes have received a life or a state of this node that it never published. Either another \
+            "for {since} other nodes have received an incarnation or a state of this node that it never published. Either another \
              agent runs under its name, or somebody has the gossip key: replace that with `lattice gossip keys rotate`"
         ))
     }

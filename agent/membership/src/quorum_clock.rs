@@ -1,10 +1,10 @@
-//! The quorum's time, as the scheduler, the broker and the loop that scales services know it. The ledger's
-//! times are the quorum's, and this machine's time of day may be wrong or jump. A plan by a wrong time claims
-//! nodes outside of the windows of reservations: the ledger refuses these claims, and what waits behind them in
-//! the queue waits as long as the time is wrong.
+//! The quorum's time, for the scheduler, the broker and the loop that scales services. The ledger
+//! uses the quorum's time, and this machine's time of day may be wrong or jump. A plan with a wrong
+//! time would claim nodes outside the windows of reservations: the ledger would refuse these
+//! claims, and the work behind them in the queue would wait too.
 //!
-//! A member's time of day is read every minute. In between, this machine's `CLOCK_BOOTTIME` counts,
-//! which nobody sets.
+//! A member's time of day is read every minute. In between, this machine's `CLOCK_BOOTTIME`
+//! counts, which nobody can set.
 
 use lattice_agent_common::clock;
 use lattice_model::{Timestamp, with_causes};
@@ -51,9 +51,9 @@ impl QuorumTime {
         boottime_ms.saturating_sub(self.boottime_ms) > READING_AGE_MS_MAX
     }
 
-    /// The next reading, corrected by what the members know of their clocks. If no majority of the
-    /// clocks agrees, or if the member knows no leader and so nothing of the other clocks, time
-    /// continues from the earlier reading.
+    /// The next reading, corrected by what the members know of their clocks. Time continues from
+    /// the earlier reading if no majority of the clocks agrees, or if the member knows no leader
+    /// and therefore no other clock.
     fn next(known: Option<Self>, status: &QuorumStatus, boottime_ms: u64) -> Self {
         if let (None, Some(known)) = (status.leader, known) {
             return known;
@@ -73,8 +73,8 @@ impl QuorumTime {
 pub struct QuorumClock(Mutex<Option<QuorumTime>>);
 
 impl QuorumClock {
-    /// The quorum's time, asked for if the latest reading is old. If no member answers, the latest
-    /// reading is used.
+    /// The quorum's time. Asks a member if the latest reading is old; if no member answers, uses
+    /// the latest reading.
     pub async fn read(&self, quorum: &QuorumClient) -> Result<QuorumTime, QuorumTimeError> {
         let known = *self.0.lock();
         if let Some(known) = known.filter(|known| !known.is_old(boottime_ms())) {
@@ -97,13 +97,13 @@ impl QuorumClock {
         time
     }
 
-    /// The quorum's time now, for decisions that the ledger checks by its own. As long as no member has
-    /// answered, this machine's will do.
+    /// The quorum's time now, for decisions that the ledger checks with its own time. Until a
+    /// member has answered, this machine's time of day is used.
     pub async fn now(&self, quorum: &QuorumClient) -> Timestamp {
         match self.read(quorum).await {
             Ok(time) => time.now(),
             Err(why) => {
-                tracing::info!(why = with_causes(&why), "this machine's time of day counts until a member reports the quorum's");
+                tracing::info!(why = with_causes(&why), "using this machine's time of day until a member reports the quorum's time");
                 clock::now()
             }
         }
@@ -160,7 +160,7 @@ mod tests {
         // A member without a leader knows nothing of the other clocks.
         let alone = QuorumStatus { leader: None, ..status(9_000_000, None) };
         assert_eq!(QuorumTime::next(Some(first), &alone, 700_000), first);
-        // A first reading has nothing to go on from.
+        // Without an earlier reading, the member's time is used.
         let alone = QuorumTime::next(None, &status(9_000_000, Some(ClockAlarm::NoMajority)), 5_000);
         assert_eq!(alone.when(5_000), Timestamp(9_000_000));
     }

@@ -24,8 +24,8 @@ pub struct MonitorOpen {
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum MonitorWhat {
     /// Alerts, and numbers every `interval_ms`, until the work ends here. `interval_ms` 0: no
-    /// numbers; `metrics`: only these names, or all if it is empty. Answered by [`MonitorItem`]s,
-    /// of which [`MonitorItem::Begun`] is the first.
+    /// numbers. `metrics`: only these names; empty: all. The answer is a sequence of
+    /// [`MonitorItem`]s, first [`MonitorItem::Begun`].
     Follow { interval_ms: u64, metrics: Vec<String> },
     /// How long this node's ranks of a launch have been idle. Answered by one
     /// [`MonitorItem::Idle`].
@@ -89,7 +89,7 @@ mod tests {
     use crate::frame;
 
     #[tokio::test]
-    async fn an_alert_survives_the_wire_and_one_out_of_bounds_is_refused() {
+    async fn an_alert_survives_the_wire_and_an_alert_out_of_bounds_is_refused() {
         let alert = WireAlert {
             alert: "hang".into(),
             launch: Some(1),

@@ -206,7 +206,7 @@ mod tests {
         assert!(parts(&find(false, true, false)).contains("network") && !parts(&find(false, true, false)).contains("storage"));
         let storage = find(false, false, true);
         assert_eq!(storage.facts.len(), 1);
-        assert_eq!(storage.facts[0].text, "no process of it runs here: its mounts are unknown");
+        assert_eq!(storage.facts[0].text, "the work has no process here: its mounts are unknown");
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Following an allocation's work: what this node reports while the work runs, to callers here or
 //! over the mesh.
 //!
-//! Nothing is queued for slow readers: numbers are those of the moment in which they are sent, and
-//! each allocation has a short list of alert changes. A reader that is further behind is informed
-//! that some changes are missing, and gets the present state of all alerts.
+//! Nothing is queued for slow readers: numbers are current when they are sent, and each allocation
+//! has a short list of alert changes. A reader that misses changes of this list is informed of
+//! that, and gets the present state of all alerts.
 
 use crate::context::{Context, Shared};
 use lattice_mesh::frame::{self, FrameError};
@@ -27,9 +27,9 @@ const ITEMS_QUEUE_LEN: usize = 4;
 /// The shortest and the longest interval between two reports of numbers.
 pub const INTERVAL_MIN: Duration = Duration::from_secs(1);
 pub const INTERVAL_MAX: Duration = Duration::from_secs(3600);
-/// After how long without anything to report a node sends a sign of life.
+/// A node that has nothing to report sends a sign of life after this time.
 const ALIVE_INTERVAL: Duration = Duration::from_secs(5);
-/// After how long without a message a node counts as unreachable.
+/// A node counts as unreachable after this time without a message.
 const SILENCE_MAX: Duration = Duration::from_secs(12);
 /// How long another agent may take to begin.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -40,7 +40,7 @@ fn key(open: &MonitorOpen) -> Key {
     (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch))
 }
 
-/// Reports from this node until the work ends here or the receiver is gone. The caller has checked
+/// Sends this node's items until the work ends here or the receiver is gone. The caller has checked
 /// the reader's permission.
 async fn follow(context: &Context, open: MonitorOpen, out: mpsc::Sender<MonitorItem>) {
     let key = key(&open);
@@ -54,7 +54,7 @@ async fn follow(context: &Context, open: MonitorOpen, out: mpsc::Sender<MonitorI
                 IdleReport::There { idle_ms, moved } => (Some(idle_ms), moved),
                 IdleReport::None => (None, true),
                 IdleReport::Unknown => {
-                    let why = "it was not measured here yet".to_owned();
+                    let why = "this launch was not measured here yet".to_owned();
                     let _gone = out.send(MonitorItem::Refused { why }).await;
                     return;
                 }
@@ -146,9 +146,9 @@ pub enum MonitorError {
 /// A node's item, or why there are no more.
 pub type NodeItem = Result<MonitorItem, MonitorError>;
 
-/// Follows an allocation's work on `node`, for a user who has been authorized. Gives the node's
-/// items, and at last why there are no more, unless the work has ended there. Ends with the
-/// receiver.
+/// Follows an allocation's work on `node`, for a user who has been authorized. Sends the node's
+/// items, and then the error that ended them, unless the work has ended there. Stops when the
+/// receiver is dropped.
 pub fn items(context: &Shared, node: &NodeId, address: Option<String>, open: MonitorOpen) -> mpsc::Receiver<NodeItem> {
     let (out, items) = mpsc::channel(ITEMS_QUEUE_LEN);
     let (tasks, context, node) = (&context.work.tasks, context.clone(), node.clone());
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alert_is_as_old_as_its_beginning_and_never_younger_than_now() {
+    fn the_age_of_an_alert_counts_from_its_beginning_and_is_never_negative() {
         let change = Change {
             alert: "hang".into(),
             launch: Some(3),
@@ -261,7 +261,7 @@ mod tests {
         assert!(matches!(followed.recv().await, Some(Ok(MonitorItem::Begun))));
         let mut idle = items(&agent.context, &me, None, open(MonitorWhat::Idle { launch: 1 }));
         let Some(Ok(MonitorItem::Refused { why })) = idle.recv().await else { panic!("an answer") };
-        assert_eq!(why, "it was not measured here yet");
+        assert_eq!(why, "this launch was not measured here yet");
         let mut unknown = items(&agent.context, &"n2".parse().unwrap(), None, open(silent()));
         let Some(Err(MonitorError::Unreachable(why))) = unknown.recv().await else { panic!("an answer") };
         assert_eq!(why, "its mesh address is unknown: neither gossip nor the quorum has it");

@@ -80,7 +80,9 @@ fn describe(change: &Change, me: &str) -> (String, &'static str, String) {
         News::Confirmed(_) => ("confirmed", format!("found silent by {}", member.map_or(0, |m| m.accusers))),
         News::Down(_) => ("down", "left, or did not refute".to_owned()),
         News::Restarted(_) => ("restarted", member.map(|m| format!("life {}", m.incarnation)).unwrap_or_default()),
-        News::Contradicted(_) => ("contradicted", "other nodes received a life or a state of it that it never published".to_owned()),
+        News::Contradicted(_) => {
+            ("contradicted", "other nodes received an incarnation or a state of it that it never published".to_owned())
+        }
         News::Fact(_) => ("state", member.and_then(|m| m.fact).map(stands).unwrap_or_default()),
         News::Forgotten(_) => ("forgotten", "down for long".to_owned()),
         News::Rejoined => ("rejoined", "the others had considered this node dead".to_owned()),

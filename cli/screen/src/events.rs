@@ -1,4 +1,4 @@
-//! What the screen shows and asks, and what happens to it.
+//! The screen's tabs and modes, the actions that it requests, and the changes that reach it.
 
 use super::snapshot::{NodeList, OwnUsage, Work};
 use lattice_model::time::Timestamp;
@@ -14,10 +14,10 @@ pub enum Tab {
 }
 
 impl Tab {
-    /// All, in their order.
+    /// All tabs, in display order.
     pub const ALL: [Self; 4] = [Self::Queue, Self::Nodes, Self::Usage, Self::Alerts];
 
-    /// Its name.
+    /// The name that is shown.
     pub fn name(self) -> &'static str {
         match self {
             Self::Queue => "Queue",
@@ -27,13 +27,13 @@ impl Tab {
         }
     }
 
-    /// The one so many places further.
+    /// The tab `by` places further; the first one follows the last.
     pub fn shifted(self, by: usize) -> Self {
         Self::ALL[(self as usize + by) % Self::ALL.len()]
     }
 }
 
-/// What the keys are for at present.
+/// What the keys do at present.
 #[derive(Debug, Default)]
 pub enum Mode {
     /// Moving in a list.
@@ -60,7 +60,7 @@ pub enum Mode {
     },
 }
 
-/// What the agent is asked to do or to answer.
+/// A request to the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     Explain(String),
@@ -83,7 +83,7 @@ pub enum Action {
     },
 }
 
-/// What happened outside.
+/// An event from outside the screen.
 #[derive(Debug)]
 pub enum Change {
     Tick(Timestamp),

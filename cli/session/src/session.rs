@@ -22,8 +22,8 @@ use tonic::{Response, Status};
 /// Timeout of one request. A submission waits for a majority's disks, and a list may be long.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Timeout of a connection to one agent; the next agent is tried after that. A client of the network has a timeout of its
-/// own, with an error that says more.
+/// Timeout of a connection to one agent; the next agent is tried after that. Connections over the
+/// network also have a timeout of their own, with a more precise error.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// The context of every command.
@@ -48,7 +48,7 @@ impl Session {
         Ok(Self { settings, quiet: global.quiet, may_renew: true, answered: AtomicUsize::new(0) })
     }
 
-    /// As [`Self::new`], for calls that never contact an identity provider.
+    /// As [`Self::new`], for commands that must not contact an identity provider.
     pub fn without_renewal(global: &Global) -> Result<Self, Failure> {
         Ok(Self { may_renew: false, ..Self::new(global)? })
     }
@@ -108,7 +108,7 @@ impl Session {
         let failure = unanswered.unwrap_or_else(|| Failure::usage("no endpoint is given"));
         match self.settings.endpoints.as_slice() {
             [_, .., last] => {
-                Err(failure.about(&format!("of {} agents, up to {last}, none answers; the first", self.settings.endpoints.len())))
+                Err(failure.about(&format!("none of {} agents, up to {last}, answers; the first", self.settings.endpoints.len())))
             }
             _ => Err(failure),
         }
@@ -120,16 +120,18 @@ impl Session {
         Access { ca: ca.clone(), certificate: certificate.clone(), token: None }
     }
 
-    /// The same with the token for one agent: the one in the settings, else that of a login there, for this time.
+    /// As [`Self::access`], with the token for one agent: the token in the settings, or else the
+    /// token of a login at that agent.
     async fn access_with_token(&self, endpoint: &str) -> Result<Access, Failure> {
-        // On a socket the kernel says who calls. What is no endpoint is refused by the client.
+        // On a socket the kernel identifies the caller. The client refuses an invalid endpoint.
         if normalize(endpoint).is_none() {
             return Ok(Access::default());
         }
         let access = self.access();
         let token = match &self.settings.token {
             Some(token) => token.clone(),
-            // A service account's certificate may say who calls. The agent says so if it does not.
+            // A service account's certificate may identify the caller. If it does not, the agent's
+            // answer says so.
             None if access.certificate.is_some() && !renew::has_login(endpoint, &self.settings.endpoints) => return Ok(access),
             None if !self.may_renew => renew::stored_token(endpoint, &self.settings.endpoints, now())?,
             None => Box::pin(renew::token(endpoint, &self.settings.endpoints, &access, now())).await?,
@@ -137,7 +139,7 @@ impl Session {
         Ok(Access { token: Some(token), ..access })
     }
 
-    /// Whether a new connection may come with another token: that of a login is renewed.
+    /// Whether a new connection may use another token: the token of a login is renewed.
     pub fn renews_tokens(&self) -> bool {
         self.settings.token.is_none() && normalize(self.endpoint()).is_some()
     }
@@ -214,7 +216,7 @@ mod tests {
     use lattice_api::v1;
 
     #[test]
-    fn an_answer_is_called_by_its_type() {
+    fn an_answer_is_named_after_its_type() {
         assert_eq!(answer_name::<v1::ListNodesResponse>(), "ListNodesResponse");
         assert_eq!(answer_name::<tonic::Streaming<v1::WatchEvent>>(), "Streaming");
     }

@@ -76,17 +76,17 @@ fn line(at: &str, change: &v1::GossipChange) -> String {
     format!("{at}  {:<10} {:<12} {}", change.event, change.node, change.detail).trim_end().to_owned() + "\n"
 }
 
-/// The warning about a node whose own state others contradict.
+/// The warning about a node that other nodes contradict.
 fn contradiction_warning(m: &v1::GossipMember) -> Option<String> {
     let since = clock_text(Duration::from_secs(m.contradicted_for_ms? / 1_000));
     Some(format!(
-        "{}: for {since} other nodes have received a life or a state of it that it never published. Either another agent \
+        "{}: for {since} other nodes have received an incarnation or a state of it that it never published. Either another agent \
          runs under its name, or an attacker has the gossip key: `lattice gossip keys rotate` replaces the key",
         m.node
     ))
 }
 
-/// How the list of members is made narrower.
+/// How the list of members is fitted to a narrow terminal.
 const MEMBERS_FIT: Fit<'_> = Fit { left_out: &["INCARNATION", "ADDRESS"], shortened: &[("NODE", 12)], wrapped: &[], left_out_last: &[] };
 
 fn text(members: &[v1::GossipMember], size: TableSize) -> String {
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_others_contradict_is_named_with_since_when() {
+    fn the_warning_about_a_contradicted_node_names_it_and_the_duration() {
         let member = |contradicted_for_ms| v1::GossipMember { node: "n2".into(), contradicted_for_ms, ..Default::default() };
         assert_eq!(contradiction_warning(&member(None)), None);
         let text = contradiction_warning(&member(Some(61_000))).unwrap();

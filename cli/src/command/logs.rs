@@ -32,7 +32,7 @@ pub async fn run(session: &Session, args: Logs) -> Result<u8, Failure> {
     };
     let OneTarget { key, task } = args.id;
     if task.is_some() && args.task.is_some() {
-        return Err(Failure::usage("the task is named twice, behind the id and by --task").hint("leave one of them out"));
+        return Err(Failure::usage("the task is named twice, in the id and by --task").hint("leave one of them out"));
     }
     let since_ms = args.since.as_deref().map(|text| parse_past("--since", text, now())).transpose()?;
     let until_ms = args.until.as_deref().map(|text| parse_past("--until", text, now())).transpose()?;

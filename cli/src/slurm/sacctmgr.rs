@@ -41,9 +41,8 @@ pub async fn run(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
     if !is("list", 1) && !is("show", 2) {
         return Err(match REFUSED.iter().find(|(name, _)| is(name, 2)) {
             Some((name, remedy)) => Failure::other(format!("{name} is not possible")).hint(*remedy),
-            None => {
-                Failure::other(format!("invalid keyword: {command}")).hint("`sacctmgr show` shows; `sacctmgr --help` lists the options")
-            }
+            None => Failure::other(format!("invalid keyword: {command}"))
+                .hint("only `sacctmgr show` and `list` are supported; `sacctmgr --help` lists the options"),
         });
     }
     let query = Query::parse(rest, args.associations).map_err(|error| Failure::other(error.to_string()))?;

@@ -22,21 +22,22 @@ pub struct ScalingFlags {
     /// --scale-metric, or `lattice scale` sets it. It has no walltime
     #[arg(long)]
     pub reactive: bool,
-    /// Of a --reactive service: the fewest replicas that it has; it begins with as many
+    /// Of a --reactive service: the lowest number of replicas; it begins with that number
     #[arg(long, value_name = "N", overrides_with = "min_nodes")]
     min_nodes: Option<u32>,
-    /// Of a --reactive service: the most replicas that it has
+    /// Of a --reactive service: the highest number of replicas
     #[arg(long, value_name = "N", overrides_with = "max_nodes")]
     max_nodes: Option<u32>,
-    /// Of a --reactive service: what decides how many replicas it has, as the mean over them: gpu_utilization or
-    /// cpu_utilization (0 to 1), connection_rate (accepted each second), queue_depth (connections that wait), or series
-    /// of the metrics store, such as 'queue_length{queue="new"}' [default: nothing: `lattice scale` does]
+    /// Of a --reactive service: the metric that sets the number of replicas, by its mean over them: gpu_utilization or
+    /// cpu_utilization (0 to 1), connection_rate (connections accepted each second), queue_depth (waiting connections),
+    /// or series of the metrics store, such as 'queue_length{queue="new"}' [default: none: `lattice scale` sets the
+    /// number]
     #[arg(long, value_name = "METRIC", overrides_with = "scale_metric")]
     scale_metric: Option<ScaleMetric>,
     /// With --scale-metric: while the metric is above this, replicas are added one by one
     #[arg(long, value_name = "NUMBER", overrides_with = "scale_target")]
     scale_target: Option<Amount>,
-    /// With --scale-metric: how often the metric is looked at [default: 60s]
+    /// With --scale-metric: how often the metric is read [default: 60s]
     #[arg(long, value_name = "TIME", overrides_with = "scale_interval", value_parser = parse_time)]
     scale_interval: Option<Duration>,
     /// With --scale-metric: how long it must be above the target before a replica is added [default: 2m]
@@ -114,17 +115,17 @@ impl ScalingFlags {
         Self::NAMES.into_iter().zip(given).filter(|(_, set)| *set).map(|(name, _)| name)
     }
 
-    /// How the service scales, in the specification; `None`: the work is none that does. `is_service`: whether it is also
-    /// to be a `--service`.
+    /// The scaling part of the specification; `None`: the work does not scale. `is_service`: whether `--service` was
+    /// given too.
     ///
     /// # Errors
-    /// An option of such services without `--reactive`, `--reactive` with `--service` or without the bounds, or a metric
-    /// without a target.
+    /// An option of scaled services without `--reactive`, `--reactive` with `--service` or without the bounds, or a
+    /// metric without a target.
     pub fn to_message(&self, is_service: bool) -> Result<Option<v1::Scaling>, UsageError> {
         if !self.reactive {
             return match self.given().next() {
                 None => Ok(None),
-                Some(option) => Err(UsageError::new(format!("{option} is for scaled services, and this work is none"))
+                Some(option) => Err(UsageError::new(format!("{option} is for scaled services, and this work is not one"))
                     .with_hint(format!("add --reactive, or leave {option} out"))),
             };
         }
@@ -132,8 +133,8 @@ impl ScalingFlags {
             return Err(UsageError::new(SERVICE_OR_REACTIVE).with_hint(LEAVE_ONE_OUT));
         }
         let (Some(replicas_min), Some(replicas_max)) = (self.min_nodes, self.max_nodes) else {
-            return Err(UsageError::new("--reactive needs the fewest and the most replicas that the service may have")
-                .with_hint("say both, such as --min-nodes=1 --max-nodes=8"));
+            return Err(UsageError::new("--reactive needs the lowest and the highest number of replicas")
+                .with_hint("give both, such as --min-nodes=1 --max-nodes=8"));
         };
         let drain = v1::Drain {
             signal: self.drain_signal.map(|signal| signal.to_string()).unwrap_or_default(),
@@ -157,7 +158,7 @@ impl ScalingFlags {
             (None, None) => {
                 return match self.given().find(|option| option.starts_with("--scale-")) {
                     None => Ok(None),
-                    Some(option) => Err(UsageError::new(format!("{option} is about a metric, and none is named"))
+                    Some(option) => Err(UsageError::new(format!("{option} needs a metric, and none is given"))
                         .with_hint(format!("add --scale-metric and --scale-target, or leave {option} out"))),
                 };
             }
@@ -176,12 +177,12 @@ impl ScalingFlags {
     }
 }
 
-/// How often a metric is looked at, a window, a cooldown.
+/// Parses the time of an interval, a window or a cooldown.
 pub(crate) fn parse_time(text: &str) -> Result<Duration, TimeError> {
     parse_positive(text, BareNumber::Seconds)
 }
 
-/// Zero ends a replica at once.
+/// Parses a grace. Zero ends a replica at once.
 fn parse_grace(text: &str) -> Result<Duration, DurationError> {
     duration::parse(text, BareNumber::Seconds)
 }
@@ -249,29 +250,29 @@ mod tests {
     }
 
     #[test]
-    fn it_is_no_other_service_as_well() {
+    fn reactive_and_service_exclude_each_other() {
         assert_eq!(refused_of(BOUNDS, true), "--service is one allocation, --reactive has replicas | leave one of them out");
         assert_eq!(parsed("").unwrap().to_message(true).unwrap(), None);
     }
 
     #[test]
-    fn half_of_what_belongs_together_is_refused_with_the_other_half() {
+    fn an_option_without_its_partner_is_refused_and_the_partner_is_named() {
         assert_eq!(
             refused("--max-nodes=3"),
-            "--max-nodes is for scaled services, and this work is none | add --reactive, or leave --max-nodes out"
+            "--max-nodes is for scaled services, and this work is not one | add --reactive, or leave --max-nodes out"
         );
         assert!(refused("--drain-grace=3").starts_with("--drain-grace is for scaled services"));
         for line in ["--reactive", "--reactive --min-nodes=1", "--reactive --max-nodes=2"] {
-            assert!(refused(line).ends_with("say both, such as --min-nodes=1 --max-nodes=8"), "{line}");
+            assert!(refused(line).ends_with("give both, such as --min-nodes=1 --max-nodes=8"), "{line}");
         }
         let with = |options: &str| refused(&format!("{BOUNDS} {options}"));
         assert_eq!(with("--scale-metric=queue_depth"), "--scale-metric needs --scale-target | add it, such as --scale-target=0.8");
         assert!(with("--scale-target=1").ends_with("such as --scale-metric=cpu_utilization"));
-        assert!(with("--scale-cooldown=1m").starts_with("--scale-cooldown is about a metric, and none is named | add --scale-metric"));
+        assert!(with("--scale-cooldown=1m").starts_with("--scale-cooldown needs a metric, and none is given | add --scale-metric"));
     }
 
     #[test]
-    fn a_value_that_is_none_is_refused_under_the_name_of_its_option() {
+    fn an_invalid_value_is_refused_with_the_name_of_its_option() {
         for (option, why) in [
             ("--scale-metric=sum(q)", "is neither gpu_utilization"),
             ("--scale-target=100ms", "is no number"),

@@ -45,7 +45,7 @@ impl TaskFlags {
         let Some(group) = self.task_group.as_ref().or(self.array.as_ref()) else {
             return match self.max_failures {
                 None => Ok(None),
-                Some(_) => Err(UsageError::new("--max-failures is for task groups, and this work is none")
+                Some(_) => Err(UsageError::new("--max-failures is for task groups, and this work is not one")
                     .with_hint("add the indices of its tasks, such as --task-group=0-99, or leave --max-failures out")),
             };
         };
@@ -257,7 +257,7 @@ mod tests {
         assert!(parsed(&format!("--array={many}")).unwrap_err().contains("separate ranges"));
         assert!(parsed("--max-failures=-1").is_err() && parsed("--max-failures=x").is_err());
         let alone = parsed("--max-failures=1").unwrap().to_message().unwrap_err();
-        assert_eq!(alone.what, "--max-failures is for task groups, and this work is none");
+        assert_eq!(alone.what, "--max-failures is for task groups, and this work is not one");
         assert!(alone.hint.unwrap().contains("--task-group=0-99"));
     }
 

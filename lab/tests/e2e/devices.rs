@@ -276,7 +276,7 @@ fn hung(w: &World) {
     w.wait("the GPU's error", || {
         let usage = per_gpu(w, &id);
         assert!(node_measure(&usage, "cpu_cores").is_some() && usage["nodes"][0]["age_ms"].as_u64().unwrap() < 5000, "{usage}");
-        text(&usage["nodes"][0]["gpus"][0], "error").contains("does not answer")
+        text(&usage["nodes"][0]["gpus"][0], "error").contains("has not answered")
     });
     let usage = per_gpu(w, &id);
     assert_eq!((gpu_measure(&usage, "gpu_utilization"), node_measure(&usage, "gpu_utilization")), (None, None), "{usage}");

@@ -1,4 +1,4 @@
-//! Which metric decides how many replicas a service has.
+//! The metrics that can set the number of a service's replicas.
 
 use crate::ids::AllocationId;
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use thiserror::Error;
 
 /// The longest text of a metric, in characters.
 pub const METRIC_CHARS_MAX: usize = 512;
-/// The label by which the series of an allocation are known: its id.
+/// The label that has the id of a series' allocation.
 pub const ALLOCATION: &str = "allocation";
 
 /// A metric of a service's replicas.
@@ -72,9 +72,8 @@ const BUILT_IN: [(&str, ScaleMetric); 4] = [
 const OPERATORS: [&str; 4] = ["=~", "!~", "!=", "="];
 
 impl Selector {
-    /// The PromQL expression that has for each of these allocations, by the label [`ALLOCATION`], the mean
-    /// over its series that this selects. A series without a point in the last `age_max_s` seconds counts
-    /// as none.
+    /// The PromQL expression for the mean of the selected series of each of these allocations, by the label
+    /// [`ALLOCATION`]. A series without a point in the last `age_max_s` seconds is left out.
     pub fn each_of(&self, allocations: &[AllocationId], age_max_s: u64) -> String {
         let mut text = format!("avg by ({ALLOCATION}) (last_over_time({}{{", self.name);
         for (label, operator, value) in &self.matchers {
@@ -85,7 +84,7 @@ impl Selector {
         text
     }
 
-    /// The part of a text that is left after the matchers, which begin after `{`.
+    /// Reads a selector: a name, and matchers in braces if there are any.
     fn read(text: &str) -> Option<Self> {
         let name_end = text.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':')).unwrap_or(text.len());
         let (name, rest) = text.split_at(name_end);
@@ -119,8 +118,8 @@ impl Selector {
     }
 }
 
-/// The contents of the text in quotes with which this begins, and what follows. Printable ASCII without
-/// quotes alone: then it is written in PromQL as it is here.
+/// The quoted value at the beginning of a text, and the rest. Accepts printable ASCII without quotes and backslashes
+/// only, which PromQL writes in the same way.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let quote = text.chars().next().filter(|c| matches!(c, '"' | '\''))?;
     let (value, after) = text[1..].split_once(quote)?;
@@ -140,7 +139,7 @@ impl FromStr for ScaleMetric {
             return Ok(metric.clone());
         }
         let selector = Selector::read(text).ok_or_else(|| NoSuchMetric::Malformed(text.chars().take(40).collect()))?;
-        // A series of this name without labels would be taken for a built-in metric by every reader.
+        // Every reader would take a series of this name without labels for a built-in metric.
         if selector.name == REQUEST_RATE && selector.matchers.is_empty() {
             return Err(NoSuchMetric::CountsRequests);
         }

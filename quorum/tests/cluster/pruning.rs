@@ -21,9 +21,9 @@ use std::io::Read;
 use std::time::{Duration, Instant};
 
 const N: u64 = SEGMENT_RECORDS;
-/// Records of the members that are up.
+/// The number of records of the members that run.
 const RECORDS: u64 = 2 * N + 10;
-/// Records of the member that is away.
+/// The number of records of the member that is away.
 const AWAY_RECORDS: u64 = 5000;
 
 /// A ledger with one audit record for each entry, and the records.
@@ -64,7 +64,7 @@ async fn fill(lab: &Lab, id: u64, (ledger, records): &(Ledger, Vec<AuditRecord>)
     released.await.unwrap();
 }
 
-/// As [`crate::lab::eventually`], for what takes longer: tens of thousands of records are read.
+/// As [`crate::lab::eventually`], with a longer timeout: tens of thousands of records are read.
 async fn slowly<T: std::fmt::Debug>(what: &str, mut ask: impl AsyncFnMut() -> T, holds: impl Fn(&T) -> bool) {
     let end = Instant::now() + Duration::from_secs(120);
     loop {
@@ -128,7 +128,7 @@ async fn nothing_is_deleted_unless_the_archive_is_read_back_and_seen() {
     for id in 1..=3 {
         fill(&lab, id, &whole).await;
     }
-    // Something is there under the name of the first segment.
+    // The archive has a wrong object under the name of the first segment.
     let folder = lab.scratch.0.join("archive/audit/test/1");
     std::fs::create_dir_all(&folder).unwrap();
     let object = folder.join(format!("{:020}-{N:020}.jsonl.zst", 1));
@@ -142,7 +142,7 @@ async fn nothing_is_deleted_unless_the_archive_is_read_back_and_seen() {
     let all_kept = || (1..=3).all(|id| segments(lab.config(id)) == [1, N + 1, 2 * N + 1]);
     let second = folder.join(format!("{:020}-{:020}.jsonl.zst", N + 1, 2 * N));
     slowly("the second segment is archived", async || second.exists(), |there| *there).await;
-    // Newer snapshots than all that were there, and some looks at them.
+    // Causes newer snapshots, and gives the members time to look at the archive.
     let go_on = async |entries| {
         for _ in 0..entries {
             submit(&client, 1).await;
@@ -232,7 +232,7 @@ async fn prune_and_join(crashed: bool) {
     assert_eq!((body["begins"].as_u64(), body["after"].as_u64()), (Some(N + 1), Some(N)));
     assert_eq!(walk(&client).await.unwrap().begins, N + 1);
 
-    // A member that has a part of the deleted records, and one that has none.
+    // One member has a part of the deleted records, and another has none.
     if crashed {
         begin_after(&lab.config(4).data_dir.join("audit"), &members[0].agreed().audit_base()).unwrap();
     }
@@ -244,7 +244,7 @@ async fn prune_and_join(crashed: bool) {
         assert_eq!((begins, &head), (N + 1, &want), "member {id}");
         members.push(member);
     }
-    // Until none of its snapshots is from before.
+    // Until all of its snapshots are newer.
     for _ in 0..200 {
         submit(&client, 1).await;
     }

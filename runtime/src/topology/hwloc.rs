@@ -29,13 +29,13 @@ type Free = unsafe extern "C" fn(*mut c_void, *mut c_char);
 /// What hwloc could not do.
 #[derive(Debug, Error)]
 pub enum ExportError {
-    /// It is not installed, most often.
+    /// Usually the library is not installed.
     #[error("{LIBRARY} cannot be loaded ({0}): install hwloc 2")]
     LoadLibrary(#[source] libloading::Error),
     /// The library lacks a function.
     #[error("{LIBRARY}: {0}")]
     FindFunction(#[source] libloading::Error),
-    /// Making a topology.
+    /// Creating a topology.
     #[error("hwloc_topology_init failed")]
     Init,
     /// Choosing the objects that the topology has.
@@ -62,7 +62,7 @@ pub fn export() -> Result<Vec<u8>, ExportError> {
         return Err(ExportError::Init);
     }
     let exported = read(&library, topology);
-    // SAFETY: made above, and used by nobody any more.
+    // SAFETY: created above, and no longer used.
     unsafe { destroy(topology) };
     exported
 }

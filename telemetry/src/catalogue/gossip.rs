@@ -11,11 +11,11 @@ families! {
     DATAGRAMS_IN = Counter "lattice_gossip_datagrams_received_total", Count, [], Agent, CORE,
         "Datagrams received, refused ones included.";
     BYTES_IN = Counter "lattice_gossip_received_bytes_total", Bytes, [], Agent, CORE,
-        "Bytes of these datagrams.";
+        "Bytes of the received datagrams, refused ones included.";
     DATAGRAMS_OUT = Counter "lattice_gossip_datagrams_sent_total", Count, [], Agent, CORE,
         "Datagrams sent.";
     BYTES_OUT = Counter "lattice_gossip_sent_bytes_total", Bytes, [], Agent, CORE,
-        "Bytes of these datagrams.";
+        "Bytes of the sent datagrams.";
     REFUSED = Counter "lattice_gossip_datagrams_refused_total", Count, ["reason"], Agent, CORE,
         "Datagrams received and refused, each counted once, by reason.";
     SUSPICIONS = Counter "lattice_gossip_suspicions_total", Count, [], Agent, CORE,
@@ -31,7 +31,7 @@ families! {
     SENDERS_EVICTED = Counter "lattice_gossip_senders_evicted_total", Count, [], Agent, CORE,
         "Senders whose replay windows were dropped because there were too many.";
     CONTRADICTIONS = Counter "lattice_gossip_contradictions_total", Count, [], Agent, CORE,
-        "Times that others had a life or a state of this node that it never published: somebody uses its name or the gossip key.";
+        "Times that others had an incarnation or a state of this node that it never published: somebody uses its name or the gossip key.";
     CLAIMS_REFUSED = Counter "lattice_gossip_claims_refused_total", Count, [], Agent, CORE,
         "Lives of nodes that others reported and that were refused because they are ahead of this machine's clock.";
     HEALTH = Gauge "lattice_gossip_local_health", Count, [], Agent, CORE,

@@ -70,7 +70,7 @@ impl AllocationTask {
                 }
                 Err(Missing::NotOurs(why)) => {
                     let why = format!("its shim is gone, and what listens in its place is not it: {why}");
-                    tracing::error!(allocation = %self.share.allocation, socket = %self.dir.socket().display(), %why, "not adopted");
+                    tracing::error!(allocation = %self.share.allocation, socket = %self.dir.socket().display(), %why, "the allocation's shim is not adopted");
                     self.shim_lost(&why).await;
                     return false;
                 }
@@ -180,7 +180,7 @@ impl AllocationTask {
                 Ok(Err(error)) => error.to_string(),
                 Err(error) => error.to_string(),
             };
-            tracing::warn!(file = %self.dir.exits().display(), attempt, %why, "the ends that a dead shim recorded cannot be read");
+            tracing::warn!(file = %self.dir.exits().display(), attempt, %why, "cannot read the ends of tasks that a dead shim recorded");
             if attempt == EXITS_ATTEMPTS {
                 break;
             }

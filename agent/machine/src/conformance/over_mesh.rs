@@ -14,7 +14,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 /// Timeout of the other agent's answer: shorter than the timeout of the operator's program.
-const ANSWER: Duration = Duration::from_secs(25);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Takes a new fingerprint, and answers another agent.
 pub async fn answer(conformity: &Conformity, send: &mut SendStream) -> Result<(), FrameError> {
@@ -31,7 +31,7 @@ pub async fn answer(conformity: &Conformity, send: &mut SendStream) -> Result<()
 pub enum UnseenNode {
     #[error(transparent)]
     Node(#[from] UnansweredNode),
-    #[error("it did not finish reading within {} s; it goes on reading, and you can ask again", ANSWER.as_secs())]
+    #[error("it did not finish reading within {} s; it goes on reading, and you can ask again", ANSWER_TIMEOUT.as_secs())]
     Late,
 }
 
@@ -43,7 +43,7 @@ pub async fn ask(mesh: &Mesh, directory: &Directory, node: &NodeId) -> Result<Fo
         frame::write(&mut send, &Open::Fingerprint).await.map_err(UnansweredNode::Ask)?;
         frame::read::<FingerprintAnswer, _>(&mut recv).await.map_err(UnansweredNode::reading)
     };
-    match tokio::time::timeout(ANSWER, conversation).await.map_err(|_| UnseenNode::Late)?? {
+    match tokio::time::timeout(ANSWER_TIMEOUT, conversation).await.map_err(|_| UnseenNode::Late)?? {
         FingerprintAnswer::Answered(found) => Ok(Found::try_from(found).map_err(|_| UnansweredNode::UnknownForm)?),
         FingerprintAnswer::Refused { why } => Err(UnansweredNode::Refused { why: plain(&why) }.into()),
     }

@@ -17,9 +17,9 @@ const GROUPS_MAX: usize = 1024;
 const THREADS_MAX: usize = 128;
 /// How long to wait for an earlier read of the ranks, and then for this one.
 const RANKS_WITHIN: Duration = Duration::from_millis(500);
-/// Interval of the checks whether the earlier read has ended.
+/// How often to check whether the earlier read has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// The share of the limit from which open files are reported as short.
+/// Open files are reported as short from this share of their limit.
 const FILES_SHORT: f64 = 0.9;
 
 /// A process, and the launch of its cgroup; `None`: it belongs to a terminal.
@@ -96,8 +96,8 @@ pub fn ranks(work: &Path, listed: &[Listed]) -> Vec<Result<Option<u32>, &'static
     listed.iter().map(|_| known.next().ok_or(unknown)).collect()
 }
 
-/// Work whose ranks a helper thread is reading now. With one reader for each work, repeated
-/// requests leave at most one blocked thread behind.
+/// The work whose ranks a helper thread is reading now. With one reader for each work, repeated
+/// requests leave at most one blocked thread.
 static ASKED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 /// An entry of [`ASKED`], until it is dropped.
@@ -193,7 +193,8 @@ pub fn resident_bytes(pid: i32) -> u64 {
     kib.unwrap_or(0).saturating_mul(1024)
 }
 
-/// The kernel function in which it waits, its stack, and notes about what cannot be read.
+/// The kernel function in which a thread waits, its kernel stack, and notes about what cannot be
+/// read.
 fn waits(pid: i32, thread: i32, stacks: bool) -> (String, Vec<String>, Vec<String>) {
     let mut notes = Vec::new();
     let wchan = fs::read_to_string(format!("/proc/{pid}/task/{thread}/wchan"));
@@ -268,8 +269,8 @@ const ON_A_FILE: &[libc::c_long] = &[
     libc::SYS_close,
 ];
 
-/// The file and the mount that a thread waits for. Reads only kernel data and touches neither of
-/// the two.
+/// The file and the mount that a thread waits for. Reads only kernel data, and does not touch the
+/// file or the mount.
 fn blocked_on(pid: i32, thread: i32) -> Option<String> {
     let syscall = text_of(&format!("/proc/{pid}/task/{thread}/syscall"))?;
     let descriptor = descriptor(&syscall)?;
@@ -306,7 +307,7 @@ pub fn pressure(work: &Path) -> Vec<WireFact> {
         let some = text.lines().find(|line| line.starts_with("some "))?;
         let average = |name: &str| some.split(' ').find_map(|word| word.strip_prefix(name)?.parse::<f64>().ok());
         let (ten, sixty) = (average("avg10=")?, average("avg60=")?);
-        let text = format!("{ten:.1} % of the last 10 s, {sixty:.1} % of the last minute some thread waited for {resource}");
+        let text = format!("some thread waited for {resource} in {ten:.1} % of the last 10 s, {sixty:.1} % of the last minute");
         Some(fact("work", &format!("pressure {resource}"), "cgroup2", text, ten > 50.0))
     };
     ["cpu", "memory", "io"].into_iter().filter_map(of).collect()
@@ -422,7 +423,7 @@ mod tests {
         let work =
             Work::new("psi", &[("cpu.pressure", &psi("50.00")), ("io.pressure", &psi("50.01")), ("memory.pressure", "some avg10=x\n")]);
         let facts: Vec<_> = pressure(&work.0).into_iter().map(|fact| (fact.subject, fact.text, fact.problem)).collect();
-        let text = |resource| format!("50.0 % of the last 10 s, 1.2 % of the last minute some thread waited for {resource}");
+        let text = |resource| format!("some thread waited for {resource} in 50.0 % of the last 10 s, 1.2 % of the last minute");
         assert_eq!(facts, [("pressure cpu".to_owned(), text("cpu"), false), ("pressure io".to_owned(), text("io"), true)]);
     }
 }

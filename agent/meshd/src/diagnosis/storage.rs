@@ -51,10 +51,10 @@ pub struct Mount {
     pub kind: String,
 }
 
-/// How full each mount of the work is, as one of its processes sees them.
+/// How full each mount of the work is, as one of its processes sees it.
 pub fn mounts(listed: &[Listed]) -> Vec<WireFact> {
     let Some((pid, mountinfo)) = listed.iter().find_map(|one| Some((one.pid, text_of(&format!("/proc/{}/mountinfo", one.pid))?))) else {
-        return vec![fact("storage", "mounts", "procfs", "no process of it runs here: its mounts are unknown".to_owned(), false)];
+        return vec![fact("storage", "mounts", "procfs", "the work has no process here: its mounts are unknown".to_owned(), false)];
     };
     let began = Instant::now();
     let mut facts = Vec::new();
@@ -70,7 +70,7 @@ pub fn mounts(listed: &[Listed]) -> Vec<WireFact> {
     facts
 }
 
-/// The mounts that have a capacity: of each file system the first.
+/// The first mount of each file system that has a capacity.
 pub fn parse(mountinfo: &str) -> Vec<Mount> {
     let mount = |line: &str| {
         let (before, behind) = line.split_once(" - ")?;
@@ -90,7 +90,7 @@ pub fn parse(mountinfo: &str) -> Vec<Mount> {
 fn query(pid: i32, mount: &Mount) -> (String, bool) {
     let question = match Question::begin(&mount.device) {
         Ok(question) => question,
-        Err(since) => return (format!("does not answer, for {} s now", since.elapsed().as_secs()), true),
+        Err(since) => return (format!("has not answered for {} s", since.elapsed().as_secs()), true),
     };
     let root = PathBuf::from(format!("/proc/{pid}/root"));
     let path = root.join(mount.at.strip_prefix("/").unwrap_or(&mount.at));

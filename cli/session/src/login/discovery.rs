@@ -1,4 +1,4 @@
-//! What an agent says about logins: `GET /api/v1/auth/discovery`, which needs no token.
+//! How to log in, as an agent reports it: `GET /api/v1/auth/discovery`, which needs no token.
 
 use super::http::Http;
 use crate::failure::{Exit, Failure};
@@ -15,7 +15,7 @@ pub struct Issuer {
     pub issuer: String,
     /// The name of `lattice` there.
     pub client_id: String,
-    /// What a login asks for.
+    /// The scopes that a login requests.
     pub scopes: Vec<String>,
 }
 
@@ -30,7 +30,7 @@ struct Document {
 /// Asks the agent at `server`, a whole `https://host:port`.
 pub async fn discover(server: &str, access: &Access) -> Result<Issuer, Failure> {
     let http = Http::to_agent(access)?;
-    let document = http.get_json("the way to log in", &format!("{server}{PATH}")).await?;
+    let document = http.get_json("the login settings", &format!("{server}{PATH}")).await?;
     read(server, document)
 }
 

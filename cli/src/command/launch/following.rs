@@ -31,7 +31,7 @@ const TERMINATED: u8 = 143;
 pub struct LaunchOutput {
     pub screen: Screen,
     pub table: Option<ExitTable>,
-    /// Of `srun`: how its ranks ended, of which failures are reported.
+    /// For `srun`: how its ranks ended. Failures are reported.
     pub tasks: Option<Vec<RankExit>>,
 }
 
@@ -48,14 +48,15 @@ pub enum ExitAfterSignal {
 #[derive(Clone, Copy, Debug)]
 pub struct Ending {
     pub exit_after_signal: ExitAfterSignal,
-    /// The time after which it is ended.
+    /// The time after which the launch is ended.
     pub limit: Option<Duration>,
 }
 
-/// Follows a launch to its end. After a broken connection the request is repeated, which its id makes safe. The first
-/// Ctrl-C, or other signal to end, ends the launch; `ending` says when this process then exits. A second signal makes it
-/// exit at once. After its time limit the launch is ended too. If the reader of our output is gone, the launch is ended,
-/// and this process exits at once.
+/// Follows a launch to its end. After a broken connection the request is repeated; its id makes
+/// this safe. The first Ctrl-C or termination signal ends the launch; `ending` says when this
+/// process then exits. A second signal makes it exit at once. After its time limit the launch is
+/// ended too. If the reader of our output is gone, the launch is ended, and this process exits at
+/// once.
 pub async fn follow_launch(
     session: &Session,
     mut client: Client,
@@ -66,7 +67,7 @@ pub async fn follow_launch(
     retries: Retries,
 ) -> Result<u8, Failure> {
     let (mut interrupts, mut end_signals) = (Interrupts::listen()?, EndSignals::listen()?);
-    // The exit code of a shell for the signal that ends the launch, and whether we exit at once.
+    // A shell's exit code for the signal that ends the launch, and whether we exit at once.
     let mut ended_by: Option<(u8, bool)> = None;
     let Ending { exit_after_signal, limit } = ending;
     let began_at = Cell::new(None);
@@ -166,13 +167,13 @@ pub async fn follow_launch(
     }
 }
 
-/// Waits until the launch has run for as long as it may; without a limit for ever.
+/// Waits until the launch has used up its time limit; without a limit, forever.
 async fn wait_for_time_limit(limit: Option<Duration>, began_at: &Cell<Option<Instant>>, mut begun: watch::Receiver<bool>) {
     let Some(limit) = limit else { return pending().await };
     if begun.wait_for(|begun| *begun).await.is_err() {
         return pending().await;
     }
-    // It counts on over a lost connection.
+    // The time runs on while the connection is lost.
     let since = began_at.get().unwrap_or_else(Instant::now);
     began_at.set(Some(since));
     sleep_until(since + limit).await;
@@ -242,8 +243,8 @@ async fn launch_once(
     Err(Failure::new(Exit::Unavailable, format!("the agent stopped following launch {} before it ended", short(&id))))
 }
 
-/// Keeps how ranks ended, for `srun`, and makes the files of those that wrote nothing. A piece with rank 0 begins anew, as
-/// in an exit table.
+/// For `srun`: records how ranks ended, and creates the files of ranks that wrote nothing. A piece
+/// with rank 0 starts the list again, as in an exit table.
 fn record_exits(shown: &mut LaunchOutput, exits: Vec<RankExit>) -> Result<(), Failure> {
     let Some(tasks) = &mut shown.tasks else { return Ok(()) };
     if exits.first().is_some_and(|exit| exit.rank == 0) {

@@ -133,7 +133,7 @@ fn state_text(quorum_view: &v1::NodeWaitsResponse, size: TableSize) -> String {
     text
 }
 
-/// How the list of a node's work is made narrower.
+/// How the list of a node's work is fitted to a narrow terminal.
 const WORK_FIT: Fit<'_> = Fit {
     left_out: &["SHIM", "EPOCH"],
     shortened: &[("NAME", 8), ("OWNER", 8)],

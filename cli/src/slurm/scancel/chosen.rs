@@ -1,4 +1,5 @@
-//! The jobs that `scancel` is for: those that are named, as far as they match the filters, or all that match.
+//! The jobs that `scancel` acts on: the named jobs that match the filters, or all jobs that match
+//! if none is named.
 
 use super::filter;
 use super::options::Options;
@@ -9,10 +10,10 @@ use lattice_cli_session::session::{Session, answer};
 use lattice_cli_syntax::compat::Compat;
 use lattice_slurm::job_id::JobId;
 
-/// A job, and what is known of it.
+/// A job, and its name and partition if they are known.
 pub struct Chosen {
     pub id: JobId,
-    /// Its name and partition, if they were asked for.
+    /// The name and partition, if they were requested.
     shown: Option<(String, String)>,
 }
 
@@ -45,7 +46,7 @@ pub async fn list(session: &Session, client: &Client, options: &Options, compat:
         let id = match typed.parse::<JobId>() {
             Ok(id) => id,
             Err(_) => {
-                chosen.push(Err((typed.clone(), Failure::new(Exit::NotFound, "it is no job id"))));
+                chosen.push(Err((typed.clone(), Failure::new(Exit::NotFound, "it is not a job id"))));
                 continue;
             }
         };

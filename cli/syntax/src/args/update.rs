@@ -87,7 +87,7 @@ pub struct Changes {
     /// A label, and its new value; NAME= removes it. May be given more than once, and with commas; other tags stay
     #[arg(long = "tag", visible_alias = "tags", value_name = "NAME=VALUE", value_delimiter = ',', value_parser = parse_tag_change)]
     pub tags: Vec<(String, String)>,
-    /// Of a scaled service: the fewest replicas that it has
+    /// Of a scaled service: the lowest number of replicas
     #[arg(long, value_name = "N")]
     pub min_nodes: Option<u32>,
     /// Of a scaled service: the most replicas that it has
@@ -100,7 +100,7 @@ pub struct Changes {
     /// before needs --scale-target
     #[arg(long, value_name = "METRIC")]
     pub scale_metric: Option<ScaleMetric>,
-    /// Of a scaled service with a metric: how often the metric is looked at
+    /// Of a scaled service with a metric: how often the metric is read
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub scale_interval: Option<Duration>,
     /// Of a scaled service with a metric: how long it must be above the target before a replica is added

@@ -3,7 +3,7 @@ use crate::flags::{Export, NodeCount, Requeue};
 use lattice_api::v1;
 use std::time::Duration;
 
-/// As `lattice submit` reads a script, where the site maps no names.
+/// Reads a script as `lattice submit` does, at a site without mapped names.
 fn read(name: &str, script: &str) -> Result<Directives, UsageError> {
     super::read(name, script, &Compat::default())
 }
@@ -90,7 +90,7 @@ fn reading_stops_at_the_first_command() {
 }
 
 #[test]
-fn what_the_submitting_command_does_is_refused_with_its_name_here() {
+fn options_of_the_submitting_command_are_refused_with_their_equivalent() {
     for (line, remedy) in [
         ("-H", "`lattice submit --hold`"),
         ("--wait", "`lattice submit --wait`"),
@@ -109,7 +109,7 @@ fn what_the_submitting_command_does_is_refused_with_its_name_here() {
     }
 }
 
-/// What `sbatch` makes of its arguments, variables and script.
+/// The result of `sbatch` for these arguments, variables and script.
 fn submitted(args: &str, variables: &[(&str, &str)], script: &str, compat: &Compat) -> (Directives, OwnOptions) {
     let environment = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let words: Vec<String> = args.split_whitespace().map(str::to_owned).collect();

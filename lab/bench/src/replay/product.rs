@@ -1,5 +1,6 @@
-//! The product's scheduler: the same `plan` that the agents call, on a view of a cluster whose nodes are all Ready. What
-//! the quorum does with its claims and orders is done here at once, as the ledger does it.
+//! The product's scheduler: the same `plan` that the agents call, on a view of a cluster whose
+//! nodes are all Ready. Its claims and orders are carried out here at once, as the quorum's ledger
+//! would do.
 
 use super::simulation::{Cluster, Decisions, Scheduler};
 use super::site::Site;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Who preempts work, in its record.
+/// The name in the records of preempted work.
 const SCHEDULER: &str = "scheduler";
 
 /// See the module documentation.
@@ -25,9 +26,9 @@ pub struct Lattice {
     view: View,
     /// How much of each node has been claimed.
     claimed: BTreeMap<NodeId, Resources>,
-    /// What is kept from one plan to the next.
+    /// The scheduler's state between plans.
     state: State,
-    /// When work with a deadline could not end by it any more if it still waited.
+    /// The time after which each work with a deadline, if it still waits, would miss the deadline.
     missed_at: BTreeSet<(Timestamp, AllocationId)>,
 }
 
@@ -80,19 +81,19 @@ impl Lattice {
         Self { view, claimed: BTreeMap::new(), state: State::default(), missed_at: BTreeSet::new() }
     }
 
-    /// An allocation was submitted.
+    /// Adds a submitted allocation.
     pub fn accept(&mut self, allocation: Allocation) {
         self.missed_at.extend(allocation.deadline_missed_at().map(|at| (at, allocation.id)));
         self.view.allocations.insert(allocation.id, allocation);
     }
 
-    /// An allocation has ended.
+    /// Removes an allocation that has ended.
     pub fn finish(&mut self, id: AllocationId, now: Timestamp) {
         self.release(id, now);
         self.view.allocations.remove(&id);
     }
 
-    /// An allocation that was preempted has given its nodes back, and waits again.
+    /// Frees the nodes of a preempted allocation, which then waits again.
     pub fn give_back(&mut self, id: AllocationId, now: Timestamp) {
         self.release(id, now);
         let Some(allocation) = self.view.allocations.get_mut(&id) else { return };
@@ -113,7 +114,7 @@ impl Lattice {
         self.missed_at.extend(allocation.deadline_missed_at().map(|at| (at, id)));
     }
 
-    /// Ends work that waits and could not end by its deadline any more, as the quorum does.
+    /// Ends waiting work that would miss its deadline, as the quorum does.
     fn end_missed(&mut self, now: Timestamp) {
         while let Some((at, id)) = self.missed_at.first().copied().filter(|(at, _)| *at <= now) {
             self.missed_at.remove(&(at, id));
@@ -124,7 +125,7 @@ impl Lattice {
         }
     }
 
-    /// Plans, and does what the plan says.
+    /// Plans, and carries out the plan.
     pub fn round(&mut self, now: Timestamp) -> Result<Round> {
         self.end_missed(now);
         self.state.apply(self.view.clone());
@@ -149,7 +150,7 @@ impl Lattice {
         Ok(Round { begun, preempted, expected })
     }
 
-    /// What the quorum and the nodes do: the work has its nodes, and runs at once.
+    /// Gives the work its nodes and starts it at once, in place of the quorum and the nodes.
     fn begin(&mut self, claim: Claim, now: Timestamp) -> Result<NodeUse> {
         let allocation = self.view.allocations.get_mut(&claim.allocation).context("a claim for nothing")?;
         let (least, most) = (allocation.spec.nodes as usize, allocation.spec.nodes_max.unwrap_or(allocation.spec.nodes) as usize);
@@ -173,7 +174,7 @@ impl Lattice {
         Ok(NodeUse::of(allocation, |node| nodes.get(node).map(|node| node.size)))
     }
 
-    /// Frees its nodes and accounts what it used.
+    /// Frees an allocation's nodes and accounts its usage.
     fn release(&mut self, id: AllocationId, now: Timestamp) {
         let Some(allocation) = self.view.allocations.get(&id) else { return };
         for share in allocation.shares.iter() {
@@ -188,7 +189,8 @@ impl Lattice {
         Arc::make_mut(days).add(uses, started, now, self.view.budget_period.kept());
     }
 
-    /// As the quorum decides it: whether the victim has nodes that the vCluster of the other lent.
+    /// The cause, decided as the quorum does: whether the victim has nodes that the beneficiary's
+    /// vCluster lent.
     fn cause(&self, beneficiary: AllocationId, victim: AllocationId) -> Result<PreemptCause> {
         let known = |id: &AllocationId| self.view.allocations.get(id).context("a preemption for or of nothing");
         let (beneficiary, victim) = (known(&beneficiary)?, known(&victim)?);

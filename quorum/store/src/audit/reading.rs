@@ -21,6 +21,7 @@ pub struct Extent {
     pub last: u64,
     /// The offset of the end of its records.
     pub end: u64,
+    /// The offset of every `STRIDE`-th record, from the first one on.
     pub places: Arc<[u64]>,
     /// Set if the segment is damaged: nothing is read from it.
     pub damage: Option<Arc<str>>,
@@ -62,7 +63,7 @@ impl Records {
             };
             let record = open.read()?;
             if record.seq != self.at + 1 {
-                return Err(io::Error::other(format!("record {} stands where {} should", record.seq, self.at + 1)));
+                return Err(io::Error::other(format!("record {} is in the place of record {}", record.seq, self.at + 1)));
             }
             self.at = record.seq;
             if record.seq > self.after {
@@ -112,7 +113,7 @@ fn decoded(bytes: &[u8]) -> io::Result<AuditRecord> {
 }
 
 impl Extent {
-    /// Whether its first record, or an earlier one than `seq`, is the next one after record `seq`.
+    /// Checks that no record is missing between record `seq` and this segment's first record.
     pub fn follows(&self, seq: u64) -> io::Result<()> {
         if self.before <= seq {
             return Ok(());

@@ -269,7 +269,7 @@ fn check_unless_read_only(path: &Path, sealed: &Sealed) -> Result<u64, StoreErro
     sealed.check()?;
     file.sync_all().map_err(StoreError::unsynced(path))?;
     if let Err(error) = file.set_permissions(read_only()) {
-        tracing::warn!(segment = %path.display(), %error, "it cannot be made read-only: each start reads it");
+        tracing::warn!(segment = %path.display(), %error, "a segment of the audit log cannot be made read-only: each start reads it again");
     }
     Ok(sealed.records_end)
 }

@@ -117,7 +117,7 @@ pub(super) async fn put_off(reserve: &DiskReserve, error: StoreError) -> Result<
     if !error.is_full() {
         return Err(error);
     }
-    tracing::warn!(error = %with_causes(&error), "there is no room for a snapshot: it is put off, and those before it stay");
+    tracing::warn!(error = %with_causes(&error), "no space on the disk for a snapshot: it is postponed, and the earlier ones remain");
     reserve.pause_for_space().await
 }
 

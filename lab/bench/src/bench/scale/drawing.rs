@@ -12,7 +12,7 @@ pub struct Drawing {
     pub title: &'static str,
     /// The values' unit.
     pub unit: &'static str,
-    /// The curves; those without a point are left out, and a file without a curve too.
+    /// The curves. Curves without a point are left out, and so are files without a curve.
     pub curves: Vec<Curve>,
 }
 
