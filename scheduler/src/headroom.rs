@@ -82,7 +82,7 @@ impl Obstacle {
             }
             Self::NotOfReservation(name) => format!("waits for reservation {name}, which is for others: an operator can change that"),
             Self::ReservationOver { name, end } => {
-                format!("waits for reservation {name}, which is over since {end}: an operator can make it longer, or cancel the work")
+                format!("waits for reservation {name}, which ended at {end}: an operator can make it longer, or cancel the work")
             }
             Self::BeforeReservation { name, start } => format!("waits for the start of reservation {name}, {start}"),
             Self::ReservationFull { name, end } => {

@@ -30,9 +30,9 @@ families! {
     JOURNAL_APPENDS = Counter "lattice_journal_appends_total", Count, [], Agent, JOURNAL,
         "Batches of records appended to the journal.";
     JOURNAL_RECORDS = Counter "lattice_journal_records_total", Count, [], Agent, JOURNAL,
-        "Records in these batches.";
+        "Records appended to the journal.";
     JOURNAL_WRITTEN = Counter "lattice_journal_written_bytes_total", Bytes, [], Agent, JOURNAL,
-        "Bytes of these batches.";
+        "Bytes appended to the journal.";
     JOURNAL_SYNCS = Counter "lattice_journal_syncs_total", Count, [], Agent, JOURNAL,
         "Batches that had to be on the disk before anything was reported.";
     JOURNAL_CHECKPOINTS = Counter "lattice_journal_checkpoints_total", Count, [], Agent, JOURNAL,
@@ -60,15 +60,15 @@ families! {
     DEBUG_ALLOCATIONS = Gauge "lattice_debug_allocations", Count, [], Agent, DEBUG,
         "Allocations whose work here is measured in debug mode.";
     DEBUG_POINTS = Counter "lattice_debug_points_total", Count, [], Agent, DEBUG,
-        "Samples of such work written for the object store, in this life of the agent.";
+        "Samples of work in debug mode written for the object store, in this life of the agent.";
     DEBUG_POINTS_LOST = Counter "lattice_debug_points_lost_total", Count, [], Agent, DEBUG,
-        "Samples of such work that could not be written, or were dropped because too many waited for the store.";
+        "Samples of work in debug mode that could not be written, or were dropped because too many waited for the store.";
     AUDIT_ALLOCATIONS = Gauge "lattice_audit_allocations", Count, [], Agent, AUDITED,
-        "Allocations of whose work here opened files and connections are recorded.";
+        "Audited allocations: opened files and connections of their work here are recorded.";
     AUDIT_EVENTS = Counter "lattice_audit_events_total", Count, [], Agent, AUDITED,
-        "Events of such work written for the object store, in this life of the agent.";
+        "Events of audited work written for the object store, in this life of the agent.";
     AUDIT_EVENTS_LOST = Counter "lattice_audit_events_lost_total", Count, [], Agent, AUDITED,
-        "Events of such work that did not fit into the kernel's buffer, could not be written, or were dropped because too many waited for the store.";
+        "Events of audited work that did not fit into the kernel's buffer, could not be written, or were dropped because too many waited for the store.";
     BROKER_LEADS = Gauge "lattice_checkpoint_broker_leads", Truth, [], Agent, BROKER,
         "Whether this agent is the checkpoint broker.";
     BROKER_STORAGE_UNAVAILABLE = Gauge "lattice_checkpoint_storage_unavailable", Truth, [], Agent, BROKER,

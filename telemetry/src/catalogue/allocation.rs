@@ -49,7 +49,7 @@ families! {
     DEVICE_REQUESTS = Counter "lattice_allocation_device_io_requests_total", Count, ["allocation", "device", "direction"], Agent, EBPF,
         "Requests that the work itself made to each disk: read, write.";
     DEVICE_SECONDS = Counter "lattice_allocation_device_io_seconds_total", Seconds, ["allocation", "device", "direction"], Agent, EBPF,
-        "How long these requests took together, each from the request to the device's answer; divided by the number of requests: the mean latency of a disk.";
+        "Total time of the work's requests to each disk: read, write; each from the request to the device's answer. Divided by the number of requests: the mean latency of a disk.";
     NETWORK_RECEIVED = Counter "lattice_allocation_network_received_bytes_total", Bytes, ["allocation"], Agent, EBPF,
         "Bytes that sockets of the work received, with the headers of IP; loopback counts.";
     NETWORK_SENT = Counter "lattice_allocation_network_sent_bytes_total", Bytes, ["allocation"], Agent, EBPF,
@@ -93,7 +93,7 @@ families! {
     IO_LATENCY = Gauge "lattice_allocation_io_latency_seconds", Seconds, ["allocation", "stat"], Agent, REQUESTS,
         "How long requests of the work to block devices took, for reads and writes that ended in the last whole window: mean; p50, p95, p99 and max are upper bounds of ranges; absent if there was no request.";
     IO_LATENCY_REQUESTS = Gauge "lattice_allocation_io_latency_requests", Count, ["allocation"], Agent, REQUESTS,
-        "The number of these requests.";
+        "Requests of the work to block devices that ended in the last whole window.";
     SAMPLES = Gauge "lattice_allocation_window_samples", Count, ["allocation"], Agent, WINDOWS,
         "Samples in the last whole window: fewer than 30 if the agent was down or late, or if the work began or ended.";
     LEFT_OUT = Gauge "lattice_allocation_measures_omitted", Count, [], Agent, "the agent",

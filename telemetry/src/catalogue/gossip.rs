@@ -11,11 +11,11 @@ families! {
     DATAGRAMS_IN = Counter "lattice_gossip_datagrams_received_total", Count, [], Agent, CORE,
         "Datagrams received, refused ones included.";
     BYTES_IN = Counter "lattice_gossip_received_bytes_total", Bytes, [], Agent, CORE,
-        "Bytes of these datagrams.";
+        "Bytes of the datagrams received, refused ones included.";
     DATAGRAMS_OUT = Counter "lattice_gossip_datagrams_sent_total", Count, [], Agent, CORE,
         "Datagrams sent.";
     BYTES_OUT = Counter "lattice_gossip_sent_bytes_total", Bytes, [], Agent, CORE,
-        "Bytes of these datagrams.";
+        "Bytes of the datagrams sent.";
     REFUSED = Counter "lattice_gossip_datagrams_refused_total", Count, ["reason"], Agent, CORE,
         "Datagrams received and refused, each counted once, by reason.";
     SUSPICIONS = Counter "lattice_gossip_suspicions_total", Count, [], Agent, CORE,

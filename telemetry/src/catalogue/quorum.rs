@@ -26,7 +26,7 @@ families! {
     PROPOSALS = Counter "lattice_raft_proposals_total", Count, ["result"], Quorum, "the member's proposer",
         "Commands proposed here, by result: accepted; refused by the ledger; unserved, because this member did not lead or lost its majority.";
     ENTRIES = Counter "lattice_raft_entries_proposed_total", Count, [], Quorum, "the member's proposer",
-        "Log entries in which these commands were batched.";
+        "Log entries in which the commands proposed here were batched.";
     COMMIT_SECONDS = Histogram "lattice_raft_commit_latency_seconds", Seconds, [], Quorum, "the member's proposer",
         "From an entry's proposal here until it is committed and applied.";
     APPLY_SECONDS = Histogram "lattice_raft_apply_seconds", Seconds, [], Quorum, "the state machine",
@@ -60,9 +60,9 @@ families! {
     ENDED_BYTES = Gauge "lattice_ended_allocations_bytes", Bytes, [], Quorum, LEDGER,
         "The size of the records of ended allocations in this member's memory.";
     ENDED_BYTES_MAX = Gauge "lattice_ended_allocations_limit_bytes", Bytes, [], Quorum, LEDGER,
-        "How much they may have: the limit ended_memory.";
+        "The limit ended_memory: the largest size of the records of ended allocations.";
     ENDED_OLDEST = Gauge "lattice_ended_allocations_oldest_seconds", Seconds, [], Quorum, LEDGER,
-        "How long ago the oldest of these allocations ended; 0 if there is none.";
+        "How long ago the oldest ended allocation in the ledger ended; 0 if there is none.";
     ENDED_CUT_SHORT = Gauge "lattice_ended_allocations_cut_short", Truth, [], Quorum, LEDGER,
         "Whether work was forgotten that ended less than the limit ended_kept ago, because the memory for it was full.";
     ENDS_WAITING = Gauge "lattice_accounting_events_buffered", Count, [], Quorum, LEDGER,
