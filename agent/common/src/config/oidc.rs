@@ -32,7 +32,7 @@ pub struct OidcSettings {
     pub account_hook_user: String,
     /// Timeout of the program, in seconds; 1 to 60.
     pub account_hook_seconds: u64,
-    /// How long an agent goes on with an answer for the same token, in seconds; 1 to 300.
+    /// How long an agent uses an answer again for the same token, in seconds; 1 to 300.
     pub account_hook_cache_seconds: u64,
     /// The claim that names the person's groups: a list of names, or one name.
     pub groups_claim: String,
