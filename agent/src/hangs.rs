@@ -75,7 +75,7 @@ async fn ask_nodes(context: &Shared, suspect: &Suspect, mover: Option<&NodeId>, 
     }
     let nodes = || suspect.share.nodes.iter().filter(|node| **node != context.setup.me);
     let moves = |report: IdleReport| report != IdleReport::None && verdict([report], limit_ms) == Verdict::Moves;
-    // Asks one node alone first: while the work goes on, no other need be asked.
+    // Asks one node first: if the work continues there, no other node needs to be asked.
     let mut answered = None;
     if let Some(node) = nodes().find(|node| Some(*node) == mover)
         && let Ok(report) = timeout(SINGLE_ANSWER_TIMEOUT, ask(context, suspect, node)).await

@@ -4,9 +4,9 @@
 //! ```text
 //!   name     length 1, bytes (0: no particular node)
 //!   peer     name, address, address of the mesh, incarnation 8, renewal 4
-//!   address  family 1 (4 or 6; of the mesh also 0: the ip of the other), ip, port 2
+//!   address  family 1 (4 or 6; of the mesh also 0: the ip of gossip), ip, port 2
 //!   member   peer, foca's incarnation 2, state 1
-//!   header   peer (from), foca's incarnation 2, peer or an empty name (to), tag 1, what the tag needs
+//!   header   peer (from), foca's incarnation 2, peer or an empty name (to), tag 1, the tag's fields
 //! ```
 
 use crate::known::Known;
@@ -159,8 +159,8 @@ pub(crate) fn read_member(buf: &mut impl Buf, known: &Known) -> Result<foca::Mem
 pub(crate) fn announce_to_anyone(me: &Peer) -> Vec<u8> {
     let mut body = Vec::new();
     put_peer(me, &mut body);
-    // 0 is enough: if others know a higher incarnation, this is not new to them. foca does not show
-    // us its own.
+    // 0 is enough: if others know a higher incarnation, this is not new to them. foca does not
+    // expose ours.
     body.put_u16(0);
     put_name(None, &mut body);
     body.put_u8(ANNOUNCE);
@@ -250,8 +250,8 @@ pub(crate) fn ack(me: &Peer, incarnation: u16, ping: &Header<Peer>, number: Prob
     body
 }
 
-/// A ping that carries the suspicion of its receiver: a node that is alive answers with a higher
-/// incarnation of foca's.
+/// A ping with the suspicion of its receiver. A receiver that is alive answers with a higher foca
+/// incarnation.
 pub(crate) fn suspicion_ping(me: &Peer, incarnation: u16, suspect: Peer, suspected: u16) -> Vec<u8> {
     let mut body = Vec::with_capacity(3 * PEER_BYTES_MAX);
     // foca numbers its own probes from one, and none of them waits for the answer to this ping.
@@ -434,7 +434,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_announce_to_anyone_reaches_whoever_reads_it() {
+    fn the_reader_of_an_announce_to_anyone_is_its_receiver() {
         let src = Peer::new("new".parse().unwrap(), "10.0.0.7:1".parse().unwrap(), 3, 0);
         let header = wire().decode_header(announce_to_anyone(&src).as_slice()).unwrap();
         assert_eq!((header.src, header.dst, header.message), (src, wire().me, Message::Announce));

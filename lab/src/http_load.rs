@@ -141,7 +141,7 @@ impl Load {
         report
     }
 
-    /// Lets the clients finish their requests; returns what became of all.
+    /// Lets the clients finish their requests; returns the results of all.
     pub fn stop(mut self) -> Report {
         self.shared.stops.store(true, Ordering::Relaxed);
         for thread in std::mem::take(&mut self.threads) {

@@ -125,8 +125,8 @@ impl Options {
         }
     }
 
-    /// The same, but signs and archives at the members' default intervals: a bench's thousands of records a second
-    /// would otherwise be archived again each second.
+    /// The same options with the members' default intervals of signing and archiving: a bench writes thousands of
+    /// records a second, and each second would archive them again.
     pub fn with_audit_as_documented(self) -> Self {
         let QuorumConfig { audit_sign_seconds, audit_archive_seconds, .. } = QuorumConfig::default();
         Self { audit_sign_seconds, audit_archive_seconds, ..self }
@@ -137,7 +137,7 @@ impl Options {
             bail!("--nodes {}: at most 64 are possible", self.nodes);
         }
         if ![1, 3, 5].contains(&self.quorum) {
-            bail!("--quorum {}: 1, 3 or 5 are possible (an even number survives no more than one less)", self.quorum);
+            bail!("--quorum {}: 1, 3 or 5 are possible (an even number tolerates no more failures than one less)", self.quorum);
         }
         if self.simulated_gpus > gpus::NODE_MAX {
             bail!("{} simulated GPUs on a node: at most {} are possible", self.simulated_gpus, gpus::NODE_MAX);

@@ -280,7 +280,7 @@ pub enum RootMay {
     /// What the column `root` of the table says: it acts for every user.
     #[default]
     ActForEverybody,
-    /// What any user may, and what is granted to `user:root`.
+    /// Root may do what any user may, and what is granted to `user:root`.
     ActForItself,
 }
 

@@ -407,7 +407,7 @@ impl Allocation {
         Timestamp(self.queued_at().0.saturating_add_signed(later_ms))
     }
 
-    /// From when on it takes nodes of any topology groups; `None`: it waits for what it asks as long as it takes.
+    /// When the allocation begins to accept nodes of any topology groups; `None`: it never does.
     pub fn any_topology_from(&self) -> Option<Timestamp> {
         let wait = self.spec.topology_wait?;
         Some(Timestamp(self.queued_at().0.saturating_add(crate::millis(wait))))

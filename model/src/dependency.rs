@@ -47,7 +47,7 @@ pub const DELAY_MS_MAX: u64 = 365 * DAY_MS;
 /// back since. A day more than [`DELAY_MS_MAX`], so that no small correction of a clock ends a delay.
 pub const DELAY_LEFT_MS_MAX: u64 = DELAY_MS_MAX + DAY_MS;
 const DAY_MS: u64 = 86_400_000;
-/// What stands between `after` and its delay.
+/// The sign between `after` and its delay.
 const DELAY_SIGN: char = '+';
 /// How many of them a text names.
 const NAMED_MAX: usize = 3;
@@ -70,8 +70,8 @@ pub enum DependencyCondition {
     /// This many seconds have passed since it began to run for the first time, or since it ended without
     /// that; at least 1, at most those of [`DELAY_MS_MAX`].
     AfterDelay { seconds: u32 },
-    /// Of two task groups: each task of this one waits until the task with the same index of the other
-    /// one has succeeded. A task for whose index the other one has none waits for nothing.
+    /// Of two task groups: each task of this one waits until the task with the same index of the other one has
+    /// succeeded. A task waits for nothing if the other group does not have its index.
     Corresponding,
 }
 
@@ -214,7 +214,7 @@ pub enum ParentState {
 }
 
 impl ParentState {
-    /// Of a parent under this condition.
+    /// The state of a parent under this condition.
     pub fn of(condition: DependencyCondition, ParentFacts { ended, may_run, begun_at, ended_at }: ParentFacts) -> Self {
         if may_run && condition == DependencyCondition::Mutex {
             return Self::HasNodes;

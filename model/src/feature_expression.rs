@@ -351,7 +351,7 @@ impl Parser<'_> {
             return Err(self.error(start, Problem::Amount(word.chars().take(40).collect())));
         }
         let feature = value.map_or_else(|| key.to_owned(), |value| format!("{key}={value}"));
-        // Of this key only values are features, as in a list of constraints.
+        // Only values of this key are features, not the key alone, as in a list of constraints.
         if !is_feature(&feature) || feature == GPU_TYPE {
             return Err(self.error(start, Problem::Word(word.chars().take(40).collect())));
         }

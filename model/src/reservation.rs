@@ -84,7 +84,7 @@ impl Reservation {
         tenants.chain(self.users.keys().map(|user| format!("user {user}"))).collect::<Vec<_>>().join(", ")
     }
 
-    /// What is wrong with it; `None`: nothing, as far as that needs no other record.
+    /// The reservation's fault, as far as no other record is needed to find it; `None`: it has none.
     pub fn fault(&self) -> Option<String> {
         let is_text = |text: &str, bytes_max: usize| text.len() <= bytes_max && !text.contains(char::is_control);
         let is_subject = |name: &String| !name.is_empty() && is_text(name, SUBJECT_BYTES_MAX);

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A node counts from the start of the work, not from the claim: the time of the prologue is not
-//! charged. A part of a node counts as the greatest of its parts of the cores, the memory and the
-//! GPUs, because that is what others cannot have.
+//! charged. A share of a node counts as its largest fraction of the cores, the memory or the GPUs,
+//! because others cannot have that part.
 
 use crate::allocation::Allocation;
 use crate::ids::NodeId;
@@ -54,7 +54,7 @@ impl BudgetPeriod {
         if (1..=Self::DAYS_MAX).contains(&days) { Ok(Self(days)) } else { Err(InvalidPeriod { days }) }
     }
 
-    /// The days that are recorded: those of budgets, and at least those that count for fair shares.
+    /// The period to record: this one, but at least the days that count for fair shares.
     #[must_use]
     pub fn kept(self) -> Self {
         self.max(Self(SHARE_DAYS))
@@ -65,12 +65,12 @@ impl BudgetPeriod {
         self.0
     }
 
-    /// How many of the milliseconds from one time to another are within it, if it ends with them.
+    /// How many milliseconds between two times are within the period, if it ends at `to`.
     pub fn recorded_ms(self, from: Timestamp, to: Timestamp) -> u64 {
         days_between(from, to, self).map(|(_, ms)| ms).sum()
     }
 
-    /// Its first day, if it ends at this time.
+    /// The period's first day, if it ends at `now`.
     pub fn first_day(self, now: Timestamp) -> u32 {
         first_of(now, self.0)
     }
@@ -173,26 +173,25 @@ impl NodeUse {
         })
     }
 
-    /// What this uses from one time to another, as far as that is within the last `days` days (UTC),
-    /// those of `now` included.
+    /// What this uses from one time to another, within the last `days` days (UTC), today included.
     pub fn within(self, (from, to): (Timestamp, Timestamp), now: Timestamp, days: u32) -> Used {
         let begin = Timestamp(u64::from(first_of(now, days)) * DAY_MS);
         self.for_ms(to.since_ms(from.max(begin)))
     }
 
-    /// What [`DailyUse::add`] adds for a time, with this period.
+    /// What [`DailyUse::add`] records from one time to another, with this period.
     pub fn recorded(self, (from, to): (Timestamp, Timestamp), period: BudgetPeriod) -> Used {
         days_between(from, to, period).fold(Used::default(), |sum, (_, ms)| sum.plus(self.for_ms(ms)))
     }
 
-    /// What this uses in so much time.
+    /// What this uses in `ms` milliseconds.
     pub fn for_ms(self, ms: u64) -> Used {
         let node_ms = u128::from(ms) * u128::from(self.node_millionths) / u128::from(WHOLE_NODE);
         Used { node_ms: u64::try_from(node_ms).unwrap_or(u64::MAX), gpu_ms: ms.saturating_mul(self.gpus) }
     }
 }
 
-/// The greatest of the parts of each resource, rounded up, in millionths.
+/// The largest fraction of a resource that the share has, rounded up, in millionths.
 fn part_of_node(share: &Resources, size: &Resources) -> u64 {
     let part = |some: u64, all: u64| match all {
         0 => 0,

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! After every event [`Brain::reconcile`] compares what the list wants with what is on the node.
-//! Nowhere else does work begin, or stop because the list lacks it.
+//! Only there work begins, or stops because the list lacks it.
 
 use crate::allocation::NotPrepared;
 use crate::assign::assign;
@@ -23,8 +23,8 @@ use lattice_model::{
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How many changes of the node's health are stored for a quorum that does not receive its
-/// heartbeats. One more report then states that later changes are left out.
+/// How many changes of the node's health are stored while the quorum receives no heartbeats. One
+/// more report then states that later changes are left out.
 const UNREPORTED_HEALTH_MAX: usize = 64;
 
 /// An event of a node.
@@ -41,7 +41,7 @@ pub enum Event {
     Superseded { allocation: AllocationId, epoch: Epoch },
     /// Preparing has ended.
     Prepared { allocation: AllocationId, epoch: Epoch, result: Result<(), NotPrepared> },
-    /// The head's entry point has ended, or this node's walltime, or its shim is lost with its
+    /// The head's entry point or this node's walltime has ended, or the shim is lost with its
     /// processes.
     Ended { allocation: AllocationId, epoch: Epoch, reason: EndReason },
     /// A checkpoint of the allocation is whole in the store. The head's node gets this, perhaps
@@ -95,7 +95,7 @@ pub enum Action {
     Preempt(Box<DesiredShare>),
     /// End the work's processes. The answer is [`Event::Stopped`].
     Stop(Box<DesiredShare>),
-    /// Remove what was made for it. The answer is [`Event::Undone`].
+    /// Remove everything that was made for the allocation. The answer is [`Event::Undone`].
     Undo(Box<DesiredShare>),
     /// The outbox changed: [`Brain::reports`] has what to send.
     Report,
@@ -135,21 +135,23 @@ impl Brain {
         self.volatile.topology = Some(topology);
     }
 
-    /// Sets the allocations, unknown to the brain, of which something still lives on the node:
-    /// their shares stay held.
-    pub fn could_not_end(&mut self, allocations: BTreeSet<AllocationId>) {
+    /// Sets the allocations that the brain does not know, but whose processes or mounts are still
+    /// on the node: the quorum keeps their shares held.
+    pub fn set_unswept(&mut self, allocations: BTreeSet<AllocationId>) {
         self.volatile.unswept = allocations;
     }
 
     /// A node whose stored state is lost, or that never had one. `found` is all that is left of its
-    /// work, `outbox` of its reports. The brain keeps what was found until the quorum's list
-    /// differs. That list comes after the quorum has learned of the loss ([`Brain::found`]) and has
-    /// ended all other claims on this node as lost, so nothing is begun a second time.
+    /// work, and `outbox` all that is left of its reports. The brain keeps what was found until the
+    /// quorum's list differs. That list comes after the quorum has learned of the loss
+    /// ([`Brain::found`]) and has ended all other claims on this node as lost, so nothing is begun
+    /// a second time.
     pub fn recovered(me: NodeId, incarnation: Incarnation, found: Vec<Local>, outbox: Vec<ReportItem>) -> Self {
         Self { durable: Durable::recovered(me, incarnation, found, outbox), volatile: Volatile::default() }
     }
 
-    /// If the node's stored state is lost: all claims still on it, for the next registration.
+    /// All claims still on the node, for the next registration; `None` unless its stored state is
+    /// lost.
     pub fn found(&self) -> Option<Vec<(AllocationId, Epoch)>> {
         self.durable.is_state_lost().then(|| self.locals().map(|l| (l.share.allocation, l.share.epoch)).collect())
     }
@@ -296,8 +298,8 @@ impl Turn<'_> {
                     self.apply_acknowledgement(seq);
                 }
             }
-            // The list will lack the share as well; work that may already run elsewhere is not left
-            // running until then.
+            // The next list will lack the share as well, but the work may already run elsewhere: it
+            // is stopped now.
             Event::Superseded { allocation, epoch } => match self.subject(allocation, epoch).map(|l| l.phase) {
                 Some(Phase::Preparing | Phase::Prepared | Phase::Running) => self.stop(allocation),
                 Some(Phase::Stopping | Phase::Undoing) | None => {}
@@ -431,8 +433,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Reports before it writes `Gone`. If the agent dies in between, the undoing and the report
-    /// are repeated; without the report the claim would be held for ever.
+    /// Reports the release before it writes the removal. If the agent dies in between, the undoing
+    /// and the report are repeated; without the report the claim would be held for ever.
     fn report_gone(&mut self, allocation: AllocationId, epoch: Epoch, usage: Option<WorkUsage>) {
         self.report(ReportItem::Released { allocation, epoch, usage });
         self.write(Record::Removed { allocation, epoch });
@@ -519,8 +521,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Compares what the list wants with what is on the node, and begins what is missing on either
-    /// side.
+    /// Compares the list with the node: stops work that the list lacks, reports missed claims, and
+    /// begins or starts listed shares.
     fn reconcile(&mut self) {
         let durable = &self.brain.durable;
         let unwanted = durable.locals().values().filter(|local| match local.phase {
@@ -577,9 +579,9 @@ impl Turn<'_> {
 
 /// The next action for a listed share.
 enum NextStep {
-    /// It is not on the node.
+    /// The share is not on the node.
     Begin,
-    /// It is prepared and may run.
+    /// The share is prepared and may run.
     Start,
 }
 

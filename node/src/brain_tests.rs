@@ -208,7 +208,7 @@ fn a_claim_that_was_over_before_the_node_received_it_is_given_back_once() {
     assert_eq!(released(&b), [], "a list from before the report arrived");
 
     // An allocation that still lives, unknown to the brain, is not free.
-    b.could_not_end(BTreeSet::from([alloc(3)]));
+    b.set_unswept(BTreeSet::from([alloc(3)]));
     step(&mut b, list_of(3, vec![share(2, 1, AllocationState::Staging, 1)], vec![(alloc(3), Epoch(1))]));
     assert_eq!(released(&b), []);
 

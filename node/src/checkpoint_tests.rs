@@ -41,7 +41,7 @@ fn the_time_of_a_round_counts_from_its_beginning() {
 }
 
 #[test]
-fn it_is_complete_when_every_node_is_and_the_quorum_has_it() {
+fn a_checkpoint_is_complete_once_every_node_has_saved_and_the_quorum_has_committed() {
     let mut c = begun(2);
     assert_eq!(c.resume(), [CheckpointStep::Ask { round: 1 }]);
     assert_eq!(c.handle(1, saved(0, 1, Some(7))), [], "nothing was sent yet");
@@ -55,7 +55,7 @@ fn it_is_complete_when_every_node_is_and_the_quorum_has_it() {
     assert_eq!(c.handle(5, CheckpointEvent::Committed { id: id() }), [], "not before it is written");
     assert!(!c.may_be_recorded);
     assert_eq!(c.handle(6, CheckpointEvent::Written), [CheckpointStep::Commit { checkpoint: whole(Some(7), 20) }]);
-    assert_eq!(c.handle(1 << 40, CheckpointEvent::Clock), [], "what is whole is not given up");
+    assert_eq!(c.handle(1 << 40, CheckpointEvent::Clock), [], "a whole checkpoint has no deadline");
     assert_eq!(c.handle(7, CheckpointEvent::Committed { id: id() }), [CheckpointStep::Forget]);
     assert_eq!(c.end(), Some(&CheckpointEnd::Complete { checkpoint: whole(Some(7), 20) }));
 }
@@ -73,7 +73,7 @@ fn idle_nodes_report_again_and_idle_nodes_alone_are_a_failure() {
     assert_eq!(c.clone().handle(2, saved(1, 1, None)), [CheckpointStep::Forget]);
     let why = "something runs".to_owned();
     assert_eq!(c.handle(2, CheckpointEvent::NodeFailed { node: node(1), round: 1, why }), [CheckpointStep::Forget]);
-    // What ran on the node is gone.
+    // The work on the node has ended.
     let mut c = begun(1);
     c.handle(1, able(0, 1));
     assert_eq!(c.handle(2, nothing(0)), [CheckpointStep::Forget]);
@@ -97,7 +97,7 @@ fn the_deadline_is_extended_once_by_half() {
 }
 
 #[test]
-fn what_was_saved_before_a_deferral_is_of_another_moment() {
+fn parts_saved_before_a_deferral_do_not_count() {
     let mut c = begun(2);
     c.handle(1, able(0, 1));
     c.handle(1, able(1, 1));
@@ -111,7 +111,7 @@ fn what_was_saved_before_a_deferral_is_of_another_moment() {
     assert_eq!(c.handle(1003, CheckpointEvent::Clock), [CheckpointStep::Ask { round: 2 }]);
     c.handle(1004, able(0, 2));
     c.handle(1004, able(1, 2));
-    assert_eq!(c.handle(1005, saved(0, 1, None)), [], "late, of the round before");
+    assert_eq!(c.handle(1005, saved(0, 1, None)), [], "a late report of the previous round");
     assert_eq!(c.handle(1006, saved(1, 2, None)), []);
     assert_eq!(c.handle(1007, saved(0, 2, None)), [CheckpointStep::Write { round: 2 }]);
 }
@@ -131,7 +131,7 @@ fn progress_counts_in_its_round_and_decides_nothing() {
 }
 
 #[test]
-fn it_is_acknowledged_when_every_saving_node_has_acknowledged() {
+fn a_checkpoint_is_acknowledged_once_every_saving_node_has_acknowledged() {
     let mut c = begun(3);
     let progressed = |n, percent| {
         let progress = Progress { percent, left_ms: None };
@@ -141,7 +141,7 @@ fn it_is_acknowledged_when_every_saving_node_has_acknowledged() {
         let steps = c.handle(1, event);
         (c.text(), steps)
     };
-    assert_eq!(after(progressed(0, None)), ("asking", vec![]), "it was asked nothing yet");
+    assert_eq!(after(progressed(0, None)), ("asking", vec![]), "no node was asked to save yet");
     assert_eq!(after(able(0, 1)), ("asking", vec![]));
     assert_eq!(after(able(1, 1)), ("asking", vec![]));
     // Nothing runs on the third node, which need not acknowledge.
@@ -152,8 +152,8 @@ fn it_is_acknowledged_when_every_saving_node_has_acknowledged() {
     assert_eq!(after(progressed(1, None)), ("acknowledged", vec![]));
     assert_eq!(after(progressed(1, Some(0))), ("writing", vec![]));
     assert_eq!(after(saved(1, 1, None)), ("writing", vec![]));
-    assert_eq!(after(progressed(0, None)), ("acknowledged", vec![]), "it begins again, and reports less");
-    assert_eq!(after(saved(0, 1, None)), ("writing", vec![]), "what saves itself is done");
+    assert_eq!(after(progressed(0, None)), ("acknowledged", vec![]), "the node begins again");
+    assert_eq!(after(saved(0, 1, None)), ("writing", vec![]), "all saving nodes are done");
     let nothing = CheckpointEvent::NodeSaved { node: node(2), round: 1, saved: Saved::default() };
     assert_eq!(after(nothing), ("verifying", vec![CheckpointStep::Write { round: 1 }]));
     // Work that is asked by a signal reports nothing before it is done, and a deferral begins a new
@@ -170,7 +170,7 @@ fn it_is_acknowledged_when_every_saving_node_has_acknowledged() {
 }
 
 #[test]
-fn steps_that_differ_are_of_different_moments() {
+fn parts_with_different_steps_fail_the_checkpoint() {
     let mut c = begun(2);
     c.handle(1, able(0, 1));
     c.handle(1, able(1, 1));
@@ -267,8 +267,8 @@ proptest! {
                 prop_assert!(deadlines.len() <= 2, "extended more than once: {deadlines:?}");
             }
         }
-        // Without events it ends: only a whole checkpoint waits for the quorum, as long as that
-        // takes.
+        // Without further events a checkpoint ends; only a whole one waits for the quorum without
+        // limit.
         for _ in 0..64 {
             now += DEFERRAL_MS_MAX;
             c.handle(now, CheckpointEvent::Clock);

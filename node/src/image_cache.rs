@@ -91,9 +91,9 @@ pub fn images_to_remove(
     }
     let mut removed = Vec::new();
     while unused_bytes > limit || free_bytes < wanted_free {
-        let of_whom_has_most = |at: &&usize| (by_user[&unused[**at].uid], Reverse(unused[**at].last_used_ms), Reverse(**at));
+        let by_bytes_of_user = |at: &&usize| (by_user[&unused[**at].uid], Reverse(unused[**at].last_used_ms), Reverse(**at));
         let is_old = |at: &&usize| unused[**at].last_used_ms.saturating_add(UNUSED_MS_MAX) < now_ms;
-        let Some(&next) = by_use.first().filter(is_old).or_else(|| by_use.iter().max_by_key(of_whom_has_most)) else { break };
+        let Some(&next) = by_use.first().filter(is_old).or_else(|| by_use.iter().max_by_key(by_bytes_of_user)) else { break };
         let image = unused[next];
         by_use.retain(|at| *at != next);
         by_user.entry(image.uid).and_modify(|bytes| *bytes = bytes.saturating_sub(image.bytes));
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(
             remove(&unused, 9, 40, 50),
             Ok(vec![1, 2, 0, 3]),
-            "all, where it must be: of users who have as much, what was used longest ago"
+            "all, if necessary: of users with equally many bytes, the least recently used image"
         );
         assert_eq!(remove(&unused, 8, 16, 20 + UNUSED_MS_MAX), Ok(vec![0]), "nobody used it for a day");
     }
@@ -184,7 +184,7 @@ mod tests {
                 // The last image that this user lost: no other user had more then.
                 let uid = unused[*lost].0;
                 let last = removed.iter().rfind(|at| unused[**at].0 == uid).map_or(0, bytes);
-                prop_assert!(stays.iter().all(|at| left(unused[*at].0) <= left(uid) + last), "of who has most");
+                prop_assert!(stays.iter().all(|at| left(unused[*at].0) <= left(uid) + last), "of the user with most");
             }
             if let Some(last) = removed.last() {
                 prop_assert!(!is_well(stays_bytes + bytes(last), freed - bytes(last)), "the last one had to go");

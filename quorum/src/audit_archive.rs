@@ -57,7 +57,7 @@ pub(crate) enum ArchiveError {
         #[source]
         why: Unproven,
     },
-    #[error("the archive has another record {seq} than this member")]
+    #[error("the archive's record {seq} differs from this member's")]
     Differs { seq: u64 },
     #[error(
         "records {first} to {last} are not in this archive, and not on this member's disk any more: copy them from the archive where they are"

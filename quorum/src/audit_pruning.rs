@@ -46,7 +46,7 @@ enum PruneError {
     NotSeen { first: u64 },
     #[error("the archive does not give the records back")]
     Unreadable(#[from] ArchiveError),
-    #[error("the archive has another record {seq} than this member")]
+    #[error("the archive's record {seq} differs from this member's")]
     Differs { seq: u64 },
 }
 

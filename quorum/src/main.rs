@@ -318,7 +318,7 @@ fn recover_or_restore(which: &Which, present: Present, yes: bool) -> Result<()> 
     let prepared: Prepared = runtime()?.block_on(recover::prepare(&config, &store, which.backup.as_deref(), present))?;
     print!("{}", prepared.what_is_lost(&config));
     if !yes {
-        bail!("nothing was changed: run it again with --yes if this is to be lost");
+        bail!("nothing was changed: to accept this loss, run the command again with --yes");
     }
     let kept = prepared.put_in_place(&config)?;
     println!("\n{} is made.", config.data_dir.display());

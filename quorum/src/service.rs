@@ -180,8 +180,8 @@ impl Service {
     }
 }
 
-/// The token of the cluster with which somebody on the network made the request that an agent passes on. An agent of
-/// another role vouches for nobody.
+/// The id of the cluster's token that the caller on the network presented to the agent. Only an
+/// agent of role `api` vouches for callers.
 fn token_of<T>(request: &tonic::Request<T>, caller: &Caller) -> Option<TokenId> {
     let token = request.metadata().get(TOKEN_HEADER).filter(|_| caller.role == Role::Api)?;
     token.to_str().ok()?.parse().ok()

@@ -448,7 +448,7 @@ impl Simulation {
         let planned = crate::plan(&self.state, now);
         let (claims, starts): (Vec<Claim>, Vec<_>) = (planned.claims(|_| Some(1)), planned.expected_starts().collect());
         self.assert_same_rules(&planned);
-        // What is kept from earlier plans changes nothing.
+        // State kept from earlier plans does not change a plan.
         let made = State::from(self.view.clone());
         let again = crate::plan(&made, now);
         assert_eq!(

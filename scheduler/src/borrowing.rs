@@ -1,13 +1,12 @@
 //! Nodes that vClusters lend each other while they are idle.
 //!
 //! ```text
-//!   all queues are planned with nodes of their own ─▶ what still waits in a queue that borrows ─▶ its own free nodes,
-//!                                                                                                  then lent ones
+//!   all queues are planned with nodes of their own ─▶ work that still waits in a borrowing queue ─▶ its own free nodes,
+//!                                                                                                     then lent ones
 //! ```
 //!
-//! Work of the lender comes first: its claims and reservations are in the plan already, and nothing is
-//! borrowed for longer than until one of these begins. Work that gets in the way later gives the node
-//! back (see [`crate::victims`]).
+//! Work of the lender comes first: its claims and reservations are in the plan already, and a loan ends before the next
+//! of them begins. Borrowing work that gets in the lender's way later gives the node back (see [`crate::victims`]).
 
 use crate::choice;
 use crate::classes::Class;
@@ -19,20 +18,20 @@ use crate::span::Part;
 use lattice_model::{Allocation, Borrower, DEFAULT_VCLUSTER, VCluster};
 use std::collections::BTreeMap;
 
-/// The nodes of other vClusters that work of each class could be lent.
+/// For each class of work, the nodes that other vClusters could lend to it.
 #[derive(Default)]
 pub struct Lent {
     /// By the index of a class.
     of_class: BTreeMap<usize, NodeSet>,
-    /// Searches without a result, by class and number of nodes: the shortest duration. A plan only takes nodes,
-    /// so a longer one has none either.
+    /// Searches without a result, by class and number of nodes: the shortest duration. A plan only takes nodes away, so
+    /// a longer search finds nothing either.
     in_vain: BTreeMap<(usize, u32), u64>,
 }
 
 impl Lent {
-    /// The nodes on which an allocation can begin now with the help of other vClusters and stay until
-    /// `until_ms`. `None`: too few are free. `is_reserved`: it has a reservation, which is not in its way.
-    /// `looks` counts how often a node is looked at.
+    /// The nodes on which an allocation can begin now with the help of other vClusters and stay until `until_ms`.
+    /// `None`: too few are free. `is_reserved`: it has a reservation, which does not block it. `looks` counts how often
+    /// a node is looked at.
     pub fn choose(
         &mut self,
         state: &Draft<'_>,
@@ -42,11 +41,11 @@ impl Lent {
         until_ms: u64,
         looks: &mut usize,
     ) -> Option<Vec<usize>> {
-        // It gets nodes of its reservation alone.
+        // Work with nodes set aside for it gets only those.
         if allocation.spec.reservation.is_some() {
             return None;
         }
-        // What follows is the same for all of a class that give nodes back, but for how long they last.
+        // From here on the result depends only on the class and the duration, for all work that gives nodes back.
         allocation.spec.walltime?;
         if allocation.spec.never_gives_back(allocation.requeue_count).is_some() {
             return None;
@@ -82,7 +81,7 @@ impl Lent {
     }
 }
 
-/// The nodes of other vClusters that meet what the class asks for.
+/// The nodes of other vClusters that meet the class's requirements.
 fn lendable(state: &Draft<'_>, allocation: &Allocation) -> NodeSet {
     let named = state.view.named(allocation);
     let mut set = NodeSet::empty(state.nodes.len());
@@ -97,7 +96,7 @@ fn lendable(state: &Draft<'_>, allocation: &Allocation) -> NodeSet {
     set
 }
 
-/// As many of these nodes as it asks for, its own first.
+/// As many of these nodes as the work asks for, those of its own vCluster first.
 fn together(
     state: &Draft<'_>,
     class: &Class,
@@ -127,7 +126,7 @@ pub fn borrows(vclusters: &BTreeMap<String, VCluster>, queue: &str) -> bool {
     vclusters.get(queue).is_some_and(|vcluster| vcluster.borrows) && vclusters.values().any(|vcluster| vcluster.lend_ms.is_some())
 }
 
-/// Of what an allocation has, the nodes that another vCluster lent to it.
+/// Those of an allocation's nodes that another vCluster lent to it.
 pub fn borrowed(state: &Draft<'_>, allocation: &Allocation, nodes: &[usize]) -> Vec<usize> {
     let record = |name: &str| state.view.vclusters.get(name);
     let Some(borrower) = Borrower::of(record, &allocation.spec) else { return Vec::new() };

@@ -1,6 +1,6 @@
-//! The nodes of a view in columns by node index, in the order of their ids. A [`crate::State`] keeps
-//! them from one plan to the next: what they say stays as long as the same nodes are registered alike
-//! ([`is_alike`]).
+//! The nodes of a view in columns by node index, in the order of their ids. A [`crate::State`]
+//! keeps the columns from one plan to the next. They stay valid while the same nodes are registered
+//! with equal properties ([`is_alike`]).
 
 use crate::calendar::Calendar;
 use crate::node_set::NodeSet;
@@ -14,12 +14,12 @@ use std::sync::Arc;
 #[derive(Default)]
 pub struct Columns {
     pub nodes: Vec<Arc<Node>>,
-    /// Where each node is among them.
+    /// The index of each node in `nodes`.
     pub index: HashMap<NodeId, usize>,
     /// The conformance group of each node; a node that belongs to none has a number of its own.
     pub conformance_group: Vec<usize>,
     pub conformance_groups: usize,
-    /// The topology group of each node; those without one are in one together.
+    /// The topology group of each node; nodes without one share a group.
     pub topology_group: Vec<usize>,
     pub topology_groups: usize,
     pub has_drifted: Vec<bool>,
@@ -27,21 +27,21 @@ pub struct Columns {
     pub kind: Vec<usize>,
     /// A node of each kind.
     pub kinds: Vec<usize>,
-    /// Where each node is in the list of all by their names, in which `n2` comes before `n10`.
+    /// The position of each node in the order of names, in which `n2` comes before `n10`.
     pub place: Vec<usize>,
-    /// The most GPUs that a node has.
+    /// Largest number of GPUs of a node.
     pub gpus_most: u32,
     /// When operators have set nodes aside.
     pub calendar: Calendar,
     /// Which nodes are alike.
     pub alike: Alike,
-    /// Those that gossip shows alive.
+    /// Nodes that gossip shows as alive.
     alive: NodeSet,
-    /// Those of which the quorum's record allows claims.
+    /// Nodes whose record in the quorum allows claims.
     claimable: NodeSet,
-    /// Those that are both: they are in service.
+    /// Nodes in service: alive and claimable.
     pub up: NodeSet,
-    /// Those with shares of claims that have ended.
+    /// Nodes that still hold shares of ended claims.
     pub leaving: NodeSet,
 }
 
@@ -90,7 +90,7 @@ impl Columns {
         columns
     }
 
-    /// Takes what gossip shows.
+    /// Updates which nodes gossip shows as alive.
     pub fn set_alive(&mut self, view: &View) {
         self.alive = NodeSet::empty(self.nodes.len());
         // Both are in the order of ids.
@@ -105,7 +105,7 @@ impl Columns {
         self.up.keep(&self.alive);
     }
 
-    /// Takes a newer record of a node that is alike.
+    /// Replaces a node's record by a newer one that is alike ([`is_alike`]).
     pub fn set_node(&mut self, at: usize, node: &Arc<Node>) {
         self.nodes[at] = Arc::clone(node);
         self.set_service(at);
@@ -119,7 +119,7 @@ impl Columns {
         self.leaving.set(at, !node.leaving.is_empty());
     }
 
-    /// Every column is the same.
+    /// Asserts that all columns are equal.
     #[cfg(test)]
     pub fn assert_equal(&self, other: &Self) {
         assert_eq!(self.nodes, other.nodes);

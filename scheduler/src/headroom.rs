@@ -85,7 +85,7 @@ impl Obstacle {
             ),
             Self::ReservationOver { name, end } => {
                 format!(
-                    "waits for reservation {name}, which is over since {end}: an operator can make it longer, or `lattice update` gives the work another one, or none"
+                    "waits for reservation {name}, which ended at {end}: an operator can make it longer, or `lattice update` gives the work another one, or none"
                 )
             }
             Self::BeforeReservation { name, start } => format!("waits for the start of reservation {name}, {start}"),

@@ -1,4 +1,4 @@
-//! Which waiting work asks for the same.
+//! Which waiting work asks for the same nodes.
 
 use crate::grouping::is_contiguous;
 use lattice_model::Allocation;
@@ -11,12 +11,13 @@ pub fn is_alike(a: &Allocation, b: &Allocation) -> bool {
     let same_place = (&x.vcluster, &x.share, &x.constraints, x.sensitive) == (&y.vcluster, &y.share, &y.constraints, y.sensitive);
     let same_layout = (x.tasks_per_node, &x.binding, &x.launch) == (y.tasks_per_node, &y.binding, &y.launch);
     let same_care = (x.on_isolation, &x.checkpoint) == (y.on_isolation, &y.checkpoint);
-    // For a single node, no other follows it: such work is in another class, whatever both ask for.
+    // A single node is always contiguous: such work is in another class, even if both ask for
+    // contiguous nodes.
     let same_place = same_place && x.reservation == y.reservation && is_contiguous(x) == is_contiguous(y);
     same_place && same_layout && same_care && x.env.get(STDIN_VARIABLE) == y.env.get(STDIN_VARIABLE) && a.excluded == b.excluded
 }
 
-/// Equal for work that is alike.
+/// The same hash for all work that is alike.
 pub fn hash(allocation: &Allocation) -> u64 {
     let spec = &allocation.spec;
     let mut hash = DefaultHasher::new();

@@ -5,7 +5,7 @@ use crate::columns::Columns;
 use lattice_model::feature_choice::Together;
 use std::collections::BTreeMap;
 
-/// What nodes have of what is asked for.
+/// Which of the requested features the nodes have.
 pub struct Meeting<'c> {
     columns: &'c Columns,
     together: &'c Together,

@@ -1,20 +1,20 @@
-//! Nodes in service that no work holds and no reservation names, in groups of alike ones: work needs to
-//! look at no more of a group than it can get.
+//! Untouched nodes: they are in service, no work holds them, and no reservation names them. Equal nodes form a group,
+//! and work looks at no more nodes of a group than it can get.
 
 use crate::node_set::NodeSet;
 use std::collections::HashMap;
 
-/// Up to so many groups are few, whatever the number of nodes.
+/// Up to this many groups are few, whatever the number of nodes.
 const GROUPS_FEW: usize = 256;
-/// More are few if a group has so many nodes on average.
+/// More groups are few if a group has at least this many nodes on average.
 const NODES_OF_GROUP_LEAST: usize = 4;
 
-/// In what the nodes of a group are alike.
+/// The properties in which the nodes of a group are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Likeness {
     /// Their kind: they can serve the same work, and are equal in size.
     pub kind: usize,
-    /// Their conformance group; `None`: each is one of its own.
+    /// Their conformance group; `None`: each node is a group of its own.
     pub conformance_group: Option<usize>,
     /// Their topology group.
     pub topology_group: usize,
@@ -30,14 +30,14 @@ pub struct Count {
     pub first: usize,
 }
 
-/// Untouched nodes that are alike and were left out, and how many.
+/// How many untouched nodes of a group were left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct More {
     pub likeness: Likeness,
     pub count: usize,
 }
 
-/// All nodes in groups of alike ones. This stays from one plan to the next.
+/// All nodes in groups of equal ones, kept from one plan to the next.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Alike {
     groups: Vec<(Likeness, Vec<usize>)>,
@@ -61,7 +61,7 @@ impl Alike {
         Self { groups, group }
     }
 
-    /// Whether most nodes are like many others: otherwise it is quicker to look at all.
+    /// Whether there are few groups; otherwise it is quicker to look at each node.
     pub fn has_few_groups(&self) -> bool {
         self.groups.len() <= GROUPS_FEW.max(self.group.len() / NODES_OF_GROUP_LEAST)
     }
@@ -71,7 +71,7 @@ struct Group<'a> {
     likeness: Likeness,
     /// All nodes that are alike, ascending.
     nodes: &'a [usize],
-    /// Where the first of these is that is untouched, if one is.
+    /// The position in `nodes` of the first untouched one, if there is one.
     first: usize,
     /// How many are untouched.
     count: usize,
@@ -94,7 +94,7 @@ pub struct Untouched<'a> {
 }
 
 impl<'a> Untouched<'a> {
-    /// These nodes are untouched at first.
+    /// Begins with `set` as the untouched nodes.
     pub fn of(alike: &'a Alike, set: NodeSet) -> Self {
         let group = |(likeness, nodes): &'a (Likeness, Vec<usize>)| Group { likeness: *likeness, nodes, first: 0, count: 0 };
         let mut groups: Vec<Group<'_>> = alike.groups.iter().map(group).collect();
@@ -105,7 +105,7 @@ impl<'a> Untouched<'a> {
         Self { set, groups, group: &alike.group }
     }
 
-    /// All of them.
+    /// All untouched nodes.
     pub fn set(&self) -> &NodeSet {
         &self.set
     }
@@ -127,8 +127,8 @@ impl<'a> Untouched<'a> {
         groups.filter_map(|group| Some(Count { likeness: group.likeness, count: group.count, first: *group.nodes.get(group.first)? }))
     }
 
-    /// Adds the first `most` nodes of each group of these kinds to `nodes`, if it is `wanted`. Returns how
-    /// many more there are.
+    /// Adds the first `most` untouched nodes of each `wanted` group of these kinds to `nodes`. Returns how many more
+    /// each group has.
     pub fn first(&self, kinds: &[bool], wanted: impl Fn(&Likeness) -> bool, most: usize, nodes: &mut Vec<usize>) -> Vec<More> {
         let mut more = Vec::new();
         for Group { likeness, nodes: all, first, count } in &self.groups {
@@ -142,7 +142,7 @@ impl<'a> Untouched<'a> {
         more
     }
 
-    /// The number of nodes of these kinds, and how many of them [`Untouched::first`] adds.
+    /// The number of untouched nodes of these kinds, and how many of them [`Untouched::first`] adds.
     pub fn count(&self, kinds: &[bool], most: usize) -> (usize, usize) {
         self.counts(kinds).fold((0, 0), |(all, added), of| (all + of.count, added + of.count.min(most)))
     }

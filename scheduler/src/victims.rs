@@ -249,7 +249,7 @@ fn leaving<'a>(state: &Draft<'a>, works: impl Iterator<Item = &'a Allocation>) -
     leaving
 }
 
-/// What is done for work that has a reservation.
+/// The preemption for work that has a reservation.
 pub enum Choice {
     /// Nothing.
     Nothing,

@@ -2,8 +2,8 @@
 //!
 //! The port is for programs that close inherited descriptors. Anybody on the machine can connect to it, and TCP does
 //! not identify the peer. So the shim finds the peer: the kernel's table has the inode of the connection's other end,
-//! and some process of the launch must hold it. Any other connection is closed unread. The port then waits again, after
-//! a pause: the search costs time that the launch's other ranks need.
+//! and some process of the launch must hold it. Any other connection is closed unread. The port accepts again after a
+//! pause, because the search costs time that the launch's other ranks need.
 //!
 //! A secret in the environment would not work: the libraries' first message is fixed, and every process of the user can
 //! read an environment. The kernel's table is read as text, because the module for netlink's socket diagnosis may be
@@ -135,13 +135,13 @@ impl PmiPort {
         }
     }
 
-    /// For `PMI_PORT`.
+    /// The value of `PMI_PORT`.
     pub fn number(&self) -> u16 {
         self.address.port()
     }
 
-    /// Accepts the next connection, non-blocking, if a process of the launch made it. One at a time, so that other
-    /// events are handled between two refused ones. An error: none can be accepted now.
+    /// Accepts at most one connection without blocking, if a process of the launch made it: other events are handled
+    /// between two strangers. An error: no connection can be accepted now.
     pub fn accept(&mut self, of: &PortContext<'_>) -> io::Result<Accepted> {
         let Some((stream, SocketAddr::V4(peer))) = accepted(self.listener.accept())? else { return Ok(Accepted::Nobody) };
         let taken = self.check(peer, of).and_then(|()| {
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_other_end_of_a_connection_is_found_and_who_holds_it() {
+    fn the_other_end_of_a_connection_and_its_process_are_found() {
         let port = PmiPort::open().unwrap();
         let client = TcpStream::connect(port.address).unwrap();
         let SocketAddr::V4(peer) = client.local_addr().unwrap() else { unreachable!("loopback of version 4") };

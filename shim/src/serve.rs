@@ -105,7 +105,7 @@ pub struct Shim {
     waiting: BTreeMap<u32, Waiting>,
     /// Directories that launches with PMIx leave. By number.
     directories: BTreeMap<u32, PathBuf>,
-    /// Those whose launch and server have ended.
+    /// Directories whose launch and server have ended.
     leftovers: Leftovers,
     /// Launches that were refused here, and why.
     refused: BTreeMap<LaunchId, String>,

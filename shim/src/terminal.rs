@@ -32,7 +32,8 @@ pub struct RankTerminal {
 }
 
 impl RankTerminal {
-    /// Makes our end, and the rank's end, which must be held until its process has it. `token` is ours in `epoll`.
+    /// Creates our end and the rank's end, which must stay open until the rank's process has it. `token` identifies our
+    /// end in `epoll`.
     pub fn make(owner: &Principal, size: TerminalSize, log: File, epoll: &Epoll, token: u64) -> io::Result<(Self, OwnedFd)> {
         let pty::Terminal { master, slave, .. } = pty::open(owner, size, Modes { echo: true, cooked_output: true })?;
         epoll.add(&master, EpollEvent::new(EpollFlags::EPOLLIN, token))?;
@@ -61,8 +62,7 @@ impl RankTerminal {
         true
     }
 
-    /// Output that a full disk does not accept is lost; the log marks the gap once there is space. The program must not
-    /// be blocked by that.
+    /// A full disk must not block the program: its output is lost, and the log marks the gap once there is space.
     fn log(&mut self, shown: &[u8]) {
         if self.lost > 0 {
             let text = format!("\r\n[lattice: {} bytes that were shown here are missing: the node's disk was full]\r\n", self.lost);
@@ -117,7 +117,7 @@ impl RankTerminal {
         let _ = pty::set_size(self.master.as_fd(), size);
     }
 
-    /// Closes it: programs at the other end are hung up.
+    /// Closes our end, which hangs up the programs at the other end.
     pub fn close(self, epoll: &Epoll) {
         // Removed explicitly: a child between clone and exec may hold a copy, so closing alone would leave it
         // registered.

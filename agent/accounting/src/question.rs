@@ -17,7 +17,7 @@ const SUMMED_COLUMNS: &str = "account, tenant, project, node_ms, gpu_ms, core_ms
 const SUMS: &str = "account, tenant, project, COUNT(*), CAST(SUM(node_ms) AS BIGINT), CAST(SUM(gpu_ms) AS BIGINT), \
     CAST(SUM(core_ms) AS BIGINT)";
 
-/// Whose SQL it is.
+/// The database for which SQL is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     Sqlite,

@@ -8,13 +8,13 @@ pub(crate) enum Value {
 }
 
 impl Value {
-    /// Text as PostgreSQL takes it: it has no character 0.
+    /// Text without character 0, which PostgreSQL refuses.
     pub(crate) fn text(text: impl Into<String>) -> Self {
         let text: String = text.into();
         Self::Text(Some(text.replace('\0', "\u{fffd}")))
     }
 
-    /// A number as the databases have it; one that is too large becomes the largest.
+    /// A number; one that the databases cannot hold becomes the largest that they can.
     pub(crate) fn number(number: u64) -> Self {
         Self::Number(Some(i64::try_from(number).unwrap_or(i64::MAX)))
     }
@@ -52,13 +52,13 @@ impl Statement {
         Self { sql: sql.into(), ..Self::default() }
     }
 
-    /// Appends text. Nothing that a user chose is ever appended so.
+    /// Appends SQL text. Text that a user chose is bound as a value instead.
     pub(crate) fn push(&mut self, sql: &str) -> &mut Self {
         self.sql += sql;
         self
     }
 
-    /// Appends the name of a value.
+    /// Appends a placeholder for a value.
     pub(crate) fn bind(&mut self, value: Value) -> &mut Self {
         self.values.push(value);
         self.sql += &format!("${}", self.values.len());
@@ -77,11 +77,11 @@ impl Statement {
     }
 }
 
-/// How many connections answer questions; each reads for one at a time.
+/// How many connections run queries, each one query at a time.
 pub(crate) const READERS_MAX: u32 = 3;
 
-/// Who waits for an answer. Each has connections of its own: questions, however many and slow, never keep ended work from
-/// being stored.
+/// The purpose of a statement. Each lane has connections of its own: many slow queries never delay the storing of ended
+/// work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
     Storing,
@@ -93,7 +93,7 @@ pub(crate) enum Lane {
 #[error("the database was changed by another agent at the same time")]
 pub(crate) struct OtherWriter;
 
-/// Why a driver did not do what it was asked.
+/// Why a driver failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DriverError {
     #[error(transparent)]
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_numbered_in_the_order_in_which_they_come() {
+    fn values_are_numbered_in_their_order() {
         let mut statement = Statement::new("SELECT a FROM b WHERE c = ");
         statement.bind(Value::text("x")).push(" AND d IN (").bind_all([1, u64::MAX].map(Value::number)).push(")");
         assert_eq!(statement.sql, "SELECT a FROM b WHERE c = $1 AND d IN ($2, $3)");

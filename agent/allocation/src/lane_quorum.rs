@@ -1,4 +1,4 @@
-//! The one question that a lane of a task group asks the quorum.
+//! The only request that a lane of a task group sends to the quorum.
 
 use futures::future::BoxFuture;
 use lattice_model::{AllocationId, Epoch, LaneReport, LaneWork};
@@ -6,7 +6,7 @@ use thiserror::Error;
 
 /// The quorum, as lanes on this node see it.
 pub trait LaneQuorum: Send + Sync {
-    /// Reports what has ended in the lane, and gets what it may run. May be repeated.
+    /// Reports the lane's ended tasks, and gets the tasks that it may run. May be repeated.
     ///
     /// # Errors
     /// [`NotAdvanced`]
@@ -16,13 +16,14 @@ pub trait LaneQuorum: Send + Sync {
 /// Why a lane got no answer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NotAdvanced {
-    /// The quorum does not have its claim: it is over, or a recovered quorum has not adopted it yet.
+    /// The quorum does not have the lane's claim: the claim is over, or a recovered quorum has not
+    /// adopted it yet.
     #[error("{0}")]
     ClaimOver(String),
-    /// No later question will be answered.
+    /// The quorum will refuse every later request as well.
     #[error("{0}")]
     Refused(String),
-    /// It may ask again later.
+    /// The lane may retry later.
     #[error("{0}")]
     Unavailable(String),
 }

@@ -229,7 +229,7 @@ impl AllocationTask {
             FromShim::Hello { allocation, epoch, pid, .. } => {
                 if (allocation, epoch) != (self.share.allocation, self.share.epoch) {
                     let why = format!("its shim is gone, and another one answers in its place: {allocation} under epoch {epoch}");
-                    tracing::error!(allocation = %self.share.allocation, %why, "not adopted");
+                    tracing::error!(allocation = %self.share.allocation, %why, "work was not adopted");
                     self.line = ShimLine::Absent;
                     self.shim_lost(&why).await;
                     // No shim is left that could report that the processes are gone.
@@ -283,7 +283,7 @@ impl AllocationTask {
                 }
             }
             FromShim::FileFailed { why } => {
-                tracing::warn!(allocation = %self.share.allocation, %why, "a file of its user's could not be written");
+                tracing::warn!(allocation = %self.share.allocation, %why, "a file for the allocation's user could not be written");
             }
             FromShim::LaunchStarted { launch } => self.launch_started(launch).await,
             FromShim::RankEnded { launch, rank, outcome } => {

@@ -23,7 +23,7 @@ pub(super) const KILL_WAIT: Duration = Duration::from_secs(3);
 
 /// The pause between two rounds of killing the processes below a shim.
 const KILL_INTERVAL: Duration = Duration::from_millis(20);
-/// Its number on Linux.
+/// The signal's number on Linux.
 const SIGKILL: i32 = 9;
 
 /// Largest number of processes that a message names.
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn only_where_nothing_was_written_there_is_nothing_to_keep() {
+    fn a_directory_has_nothing_to_keep_only_if_nothing_was_written() {
         let dir = Dir::new("nothing");
         let shim = ShimDir(dir.0.clone());
         drop(dir.log("0/0.out", b""));

@@ -75,7 +75,7 @@ async fn note(share: &DesiredShare, dir: &ShimDir, id: CheckpointId) {
     let (path, text) = (dir.walltime_awaits(), format!("{id} {}", end_name(share)));
     let written = tokio::task::spawn_blocking(move || files::replace(&path, text.as_bytes())).await;
     if let Ok(Err(error)) = &written {
-        tracing::warn!(allocation = %share.allocation, %error, "the id of the checkpoint that the end of its walltime awaits could not be saved");
+        tracing::warn!(allocation = %share.allocation, %error, "the id of the checkpoint to make before the walltime ends could not be stored");
     }
 }
 

@@ -81,7 +81,7 @@ struct Broker {
     known: BTreeMap<AllocationId, Followed>,
     storage: Storage,
     asked: JoinSet<(AllocationId, Result<(), BrokeredError>)>,
-    /// The allocation that each task asks.
+    /// The allocation of each task in `asked`.
     of: BTreeMap<tokio::task::Id, AllocationId>,
 }
 
@@ -115,12 +115,13 @@ impl Broker {
         }
     }
 
-    /// Another agent is the broker. Checkpoints already requested go on at their heads.
+    /// Forgets everything, because another agent is the broker. Heads continue the checkpoints that
+    /// were requested.
     fn rest(&mut self) {
         self.known.clear();
         self.of.clear();
         self.asked = JoinSet::new();
-        self.stored(Storage::Reachable);
+        self.set_storage(Storage::Reachable);
         self.context.checkpoints.counts().broker(false, false, 0);
         self.context.checkpoints.set_broker_state(None);
     }
@@ -161,7 +162,7 @@ impl Broker {
                 let why = format!(
                     "{why}; this agent is the checkpoint broker, because it has the lease scheduler/default: configure the checkpoint.store of the other agents here too, or remove its role scheduler"
                 );
-                self.stored(if is_needed { Storage::Unreachable { why } } else { Storage::Reachable });
+                self.set_storage(if is_needed { Storage::Unreachable { why } } else { Storage::Reachable });
                 self.context.checkpoints.counts().broker(true, is_needed, 0);
                 return;
             }
@@ -175,7 +176,7 @@ impl Broker {
         };
         self.time = Some(time);
         let storage = probe(&store).await;
-        self.stored(storage);
+        self.set_storage(storage);
         self.learn(&store, &cluster, time).await;
         // The lease may have been lost during the steps above, which may take long.
         if !self.placing.leads() {
@@ -212,7 +213,7 @@ impl Broker {
     }
 
     /// Reports the state of the store if it has changed.
-    fn stored(&mut self, storage: Storage) {
+    fn set_storage(&mut self, storage: Storage) {
         if storage == self.storage {
             return;
         }
@@ -236,7 +237,7 @@ impl Broker {
         self.storage = storage;
     }
 
-    /// Reads when checkpoints were made if that is unknown, and forgets work that no longer runs.
+    /// Reads the unknown times of checkpoints, and forgets work that no longer runs.
     async fn learn(&mut self, store: &CheckpointStore, cluster: &Cluster, time: QuorumTime) {
         let runs =
             |a: &&Allocation| a.state == AllocationState::Running && a.spec.checkpoint.is_some_and(|policy| policy.automatic.is_some());

@@ -63,7 +63,7 @@ pub async fn request_checkpoint(
             }
         }
     }
-    // If the checkpoint had begun, it goes on there; the next request continues it.
+    // If the checkpoint had begun, it continues on its head, and the next request joins it.
     Err(BrokeredError::HeadLost { head: head.clone() })
 }
 

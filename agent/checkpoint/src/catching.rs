@@ -207,7 +207,9 @@ impl SignalTargets {
         self.send_to_sure(signal, &mut sent)?;
         match self.settle(signal).and_then(|()| self.send_to_sure(signal, &mut sent)) {
             // The processes that got the signal save themselves, and the agent waits for them.
-            Err(error) if !sent.is_empty() => tracing::warn!(%error, "not all processes could be examined: those left are not asked"),
+            Err(error) if !sent.is_empty() => {
+                tracing::warn!(%error, "not all processes could be examined: the others are not asked to save themselves")
+            }
             done => done?,
         }
         if !self.deaf.is_empty() {
@@ -302,7 +304,7 @@ pub fn ask<E: From<CatchingError>>(
         match rest.and_then(|rest| rest.send(signal).map_err(unsent)) {
             Ok(more) => sent.extend(more),
             // The processes that got the signal save themselves, and the agent waits for them.
-            Err(why) => tracing::warn!(%why, "not all processes could be examined: those left are not asked"),
+            Err(why) => tracing::warn!(%why, "not all processes could be examined: the others are not asked to save themselves"),
         }
     }
     Ok(sent.into_iter().map(|process| process.fd).collect())

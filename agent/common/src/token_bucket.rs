@@ -47,7 +47,7 @@ impl TokenBucket {
         Ok(())
     }
 
-    /// Whether there is a token, which stays.
+    /// Checks for a token without taking it.
     pub fn check(&self, rate: Rate, now: Instant) -> Result<(), Duration> {
         let mut copy = *self;
         copy.take(rate, now)
@@ -59,7 +59,7 @@ impl TokenBucket {
     }
 }
 
-/// A bucket for each key. A full one is not remembered; of too many, the longest unused one is forgotten.
+/// A bucket for each key. Full buckets are not stored; beyond `keys_max`, the longest unused bucket is dropped.
 #[derive(Debug)]
 pub struct TokenBuckets<K> {
     rate: Rate,
@@ -76,19 +76,19 @@ impl<K: Ord + Clone> TokenBuckets<K> {
     /// Takes a token of this key. The error is how long it takes until there is one.
     pub fn take(&mut self, key: &K, now: Instant) -> Result<(), Duration> {
         if !self.buckets.contains_key(key) {
-            self.make_place(now);
+            self.make_space(now);
             self.buckets.insert(key.clone(), TokenBucket::new(now));
         }
         let rate = self.rate;
         self.buckets.get_mut(key).map_or(Ok(()), |bucket| bucket.take(rate, now))
     }
 
-    /// Whether this key has a token, which stays.
+    /// Checks whether this key has a token, without taking it.
     pub fn check(&self, key: &K, now: Instant) -> Result<(), Duration> {
         self.buckets.get(key).map_or(Ok(()), |bucket| bucket.check(self.rate, now))
     }
 
-    fn make_place(&mut self, now: Instant) {
+    fn make_space(&mut self, now: Instant) {
         if self.buckets.len() < self.keys_max {
             return;
         }
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(bucket.take(rate, after(60)), Err(Duration::from_millis(40)));
         assert_eq!([bucket.check(rate, after(100)), bucket.take(rate, after(100))], [Ok(()), Ok(())]);
         assert_eq!(bucket.check(rate, after(100)), Err(Duration::from_millis(100)));
-        // No more than the burst gathers.
+        // Tokens gather up to the burst.
         let later: Vec<_> = (0..4).map(|_| bucket.take(rate, after(60_000)).is_ok()).collect();
         assert_eq!(later, [true, true, true, false]);
     }
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_do_not_affect_each_other_and_only_so_many_are_remembered() {
+    fn keys_do_not_affect_each_other_and_their_number_is_limited() {
         let (mut buckets, began) = (TokenBuckets::new(Rate::per_second(1, 1), 2), Instant::now());
         assert_eq!([buckets.take(&1, began), buckets.take(&2, began + Duration::from_millis(1))], [Ok(()), Ok(())]);
         assert!(buckets.take(&1, began).is_err() && buckets.check(&2, began).is_err() && buckets.check(&3, began).is_ok());

@@ -146,7 +146,7 @@ async fn connection(shared: Arc<Connections>, stream: TcpStream, from: IpAddr, h
     serving.as_mut().graceful_shutdown();
     match useless {
         Some(Useless::SlowReader) => {}
-        // What the peer does not close itself is closed here.
+        // Closes the connection if the peer does not close it in time.
         Some(Useless::Idle) => drop(timeout(CLOSE_TIME_MAX, serving).await),
         // Open requests go on until they have ended or `cut` breaks the connection.
         None => drop(serving.await),

@@ -1,5 +1,5 @@
-//! The body of a REST request, which must arrive in time. How long it may be, the handlers' extractors limit. (Messages
-//! of gRPC are limited where they are decoded.)
+//! The body of a REST request, which must arrive in time. The handlers' extractors limit its length. (Messages of gRPC
+//! are limited where they are decoded.)
 
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use std::io;
@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Sleep, sleep};
 
-/// How long it may take to arrive.
+/// How long a body may take to arrive.
 const BODY_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// A body with a time limit.

@@ -41,7 +41,7 @@ pub enum AccountHookError {
     NoProgram,
     #[error("it does not belong to root, or others can write to it: `chown root` and `chmod go-w` it")]
     OthersWrite,
-    #[error("others can change {0:?} on the way to it: the folders above it belong to root, `chmod go-w` them")]
+    #[error("others can change {0:?}, a folder above it: `chown root` and `chmod go-w` it")]
     Folder(PathBuf),
     #[error("api.oidc.account_hook_user: there is no user {0:?} on this machine")]
     NoUser(String),

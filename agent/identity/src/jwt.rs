@@ -156,7 +156,7 @@ impl Unverified<'_> {
         &self.key
     }
 
-    /// What it says, if this key has signed it.
+    /// The token's claims, if this key has signed it.
     pub(crate) fn verify(self, key: &DecodingKey) -> Result<Claimed, Refused> {
         let mut signature_alone = Validation::new(self.key.algorithm);
         signature_alone.required_spec_claims.clear();

@@ -1,5 +1,5 @@
-//! Whom a bearer token identifies. The edge of the API on the network asks here once for each
-//! request.
+//! Finds the account that a bearer token identifies. The edge of the API on the network calls this
+//! once for each request.
 //!
 //! ```text
 //!                         ┌─ lattice_… ─▶ cluster_tokens ──(cached for 10 s)──▶ quorum: its record
@@ -10,10 +10,9 @@
 //!                                                └─ account_hook: the site's program, if there is one
 //! ```
 //!
-//! A token is checked without a question to anybody, except for the record of a cluster's token and
-//! keys that are not here yet. Without their answer nobody is let in and nobody is refused for
-//! good: the result is [`Refused::Unavailable`]. What was found is cached, bounded in number and
-//! time.
+//! A check needs a remote answer only for the record of a cluster's token and for keys that this
+//! agent does not have yet. Without that answer, the token is neither accepted nor refused for
+//! good: the result is [`Refused::Unavailable`]. Results are cached, bounded in number and time.
 //!
 //! One task, [`Identities::run`], keeps the provider's keys fresh.
 

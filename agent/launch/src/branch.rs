@@ -173,7 +173,7 @@ impl Branch {
                 }
                 RouteAction::LogGoneRound { part } => {
                     if let Some(node) = self.around.node(part) {
-                        tracing::info!(%launch, %node, "is unreachable: the nodes below it are served from here");
+                        tracing::info!(%launch, %node, "a node is unreachable: this agent serves the nodes below it");
                     }
                 }
                 RouteAction::LogTakenOver { part, parent } => {

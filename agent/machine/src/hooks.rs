@@ -121,7 +121,7 @@ pub enum HookFailure {
     NotStarted { moment: Moment, program: PathBuf, source: NotStartedError },
     #[error("the site's {moment} {} {how}{detail}", program.display())]
     Failed { moment: Moment, program: PathBuf, how: String, detail: String },
-    #[error("the site's {moment} {} was not over after {limit_s} s and was killed{detail}", program.display())]
+    #[error("the site's {moment} {} did not end within {limit_s} s and was killed{detail}", program.display())]
     TooLong { moment: Moment, program: PathBuf, limit_s: u64, detail: String },
     #[error("the site's {moment} {} was cancelled", program.display())]
     Cancelled { moment: Moment, program: PathBuf },
@@ -189,7 +189,7 @@ impl fmt::Display for ProgramEnd {
             Self::Exited(code) => write!(f, "ended with exit code {code}"),
             Self::Signalled(signal) => write!(f, "was ended by signal {signal}"),
             Self::Unknown => f.write_str("could not be waited for"),
-            Self::TooLong => f.write_str("was not over in time and was killed"),
+            Self::TooLong => f.write_str("did not end in time and was killed"),
             Self::Cancelled => f.write_str("was cancelled"),
         }
     }

@@ -2,11 +2,10 @@
 //! name our launcher in place of ssh, and a file of the nodes in each library's format.
 //!
 //! Hydra gets our program as `ssh` and not as `manual`, which only prints what it would start. The
-//! launcher is `lattice` under the name `lattice-mpi-launcher`, because Hydra calls a program
-//! without arguments of ours. What it starts is a launch, with a launch's user, scope, limits and
-//! end; the variables that would tell the daemon that it is a rank are removed. A library's
-//! variable that the user set is not changed. Standard input is not carried: both libraries send it
-//! over their own connections.
+//! launcher is `lattice` under the name `lattice-mpi-launcher`, because Hydra passes it no
+//! arguments of ours. It starts each daemon as a launch, with a launch's user, scope, limits and
+//! end, but without the variables of a rank. A library's variable that the user set is not changed.
+//! Standard input is not carried: both libraries send it over their own connections.
 
 use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId, Placement};
 use std::collections::BTreeMap;
@@ -108,8 +107,8 @@ pub enum NoLauncher {
 /// What does not work without the launcher.
 const LOST: &str = "mpirun and mpiexec inside allocations start nothing on other nodes";
 
-/// Installs the launcher: a link to the `lattice` beside this agent's program, which acts by the
-/// name that it is called by. An error says what is missing.
+/// Installs the launcher: a link to the `lattice` beside this agent's program, which acts as the
+/// launcher if it is called by that name. An error says what is missing.
 pub fn install(state_dir: &Path) -> Result<(), NoLauncher> {
     let own = std::env::current_exe().map_err(NoLauncher::FindOwnProgram)?;
     let program = own.with_file_name(PROGRAM);
@@ -155,7 +154,7 @@ pub fn write_hostfiles(state_dir: &Path, share: &DesiredShare, placement: Option
         let lines: String = share.nodes.iter().map(|node| form.line(node, slots(node))).collect();
         file.write_all(lines.as_bytes())?;
         fchown(&file, None, Some(share.owner.gid))?;
-        // Whatever our umask is.
+        // Not reduced by our umask.
         file.set_permissions(fs::Permissions::from_mode(0o440))?;
     }
     Ok(())

@@ -50,7 +50,7 @@ pub struct Wipes {
 }
 
 impl Wipes {
-    /// The quorum's present order; `None`: no order.
+    /// Sets the quorum's present order; `None`: it orders no wipe.
     pub fn ask(&self, order: Option<u64>) {
         let asked = order.map_or(Asked::Nothing, Asked::Order);
         self.asked.send_if_modified(|was| std::mem::replace(was, asked) != asked);
@@ -75,7 +75,8 @@ pub struct Wiping {
 }
 
 impl Wiping {
-    /// From the configuration. A stored result is reported again while the quorum gives its order.
+    /// Creates the task and its handle. A stored result is reported again while the quorum still
+    /// gives its order.
     pub fn new(config: &AgentConfig, me: &NodeId, view: watch::Receiver<Arc<NodeView>>) -> (Self, Wipes) {
         let file = config.state_dir.join("wipe.json");
         let known = match std::fs::read(&file).map(|bytes| serde_json::from_slice(&bytes)) {
@@ -130,7 +131,7 @@ impl Wiping {
         }
     }
 
-    /// `false`: the agent stops.
+    /// Runs the program and stores its result. `false`: the agent stops.
     async fn execute(&self, order: u64, stop: &CancellationToken) -> bool {
         tracing::warn!(order, program = %self.program.display(), "the wipe of this node begins");
         let env = [
@@ -147,7 +148,7 @@ impl Wiping {
                 Ok((ProgramEnd::Exited(0), _)) => None,
                 Ok((ProgramEnd::Cancelled, _)) => return false,
                 Ok((ProgramEnd::TooLong, _)) => {
-                    Some(format!("it was not over after {} s (hooks.wipe.timeout_seconds) and was killed", self.limit.as_secs()))
+                    Some(format!("it did not end within {} s (hooks.wipe.timeout_seconds) and was killed", self.limit.as_secs()))
                 }
                 Ok((end, output)) => Some(last_line(&output).unwrap_or_else(|| format!("{} {end}", self.program.display()))),
                 Err(why) => Some(format!("{} could not be started: {why}", self.program.display())),

@@ -64,7 +64,7 @@ pub enum Up {
     /// All parts of the subtree have reached this fence.
     Fence { number: u32, blob: Vec<u8> },
     /// Parts of the subtree that are unreachable now, or have not yet sent all that they know.
-    /// Before the first of these, that holds for all parts.
+    /// Until the first such message, all parts count as unreachable.
     UnreachableParts { parts: Vec<u32> },
     /// Parts that have not reached a fence in which others of the subtree wait.
     Absent { number: u32, parts: Vec<u32> },

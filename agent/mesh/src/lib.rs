@@ -88,7 +88,7 @@ pub enum MeshError {
     Unreachable { node: NodeId, address: String, why: String },
 }
 
-/// Why another node is not asked over the mesh.
+/// Why a request to another node could not be sent over the mesh.
 #[derive(Debug, Error)]
 pub enum UnreachedNode {
     #[error("its address is not known")]
@@ -258,7 +258,7 @@ impl Mesh {
         }
         if !shown.is_some_and(|shown| shown.caller.name == node.as_str() && is_agent(&shown.caller)) {
             connection.close(VarInt::from_u32(1), b"the certificate is not of the node that was called");
-            let error = unreachable("the certificate of the agent there is not this node's".to_owned());
+            let error = unreachable("the agent at this address has another node's certificate".to_owned());
             self.credentials.refused().count(Cause::Name, &error);
             return Err(error);
         }
@@ -278,7 +278,8 @@ impl Mesh {
     }
 }
 
-/// A UDP socket whose buffer holds what arrives while this process waits for a processor.
+/// An endpoint with a receive buffer for the packets that arrive while this process waits for a
+/// processor.
 fn endpoint(server: ServerConfig, address: SocketAddr) -> io::Result<Endpoint> {
     let socket = UdpSocket::bind(address)?;
     // Only CAP_NET_ADMIN may exceed `net.core.rmem_max`; without it, the buffer is as large as that
@@ -306,8 +307,7 @@ fn tls_configs(material: &Material) -> Result<(ServerConfig, ClientConfig), Mesh
     Ok((server, client))
 }
 
-/// Limits the wait for a new stream: the peer must allow it, and does not while it has its maximum
-/// open.
+/// Limits the wait for a new stream: the peer allows none while it has its maximum open.
 async fn within<T>(limit: Duration, stream: impl Future<Output = T>) -> Result<T, StreamTimeout> {
     tokio::time::timeout(limit, stream).await.map_err(|_| StreamTimeout { limit })
 }

@@ -40,11 +40,12 @@ pub async fn refuse(open: &Open, denied: &Denied, send: &mut SendStream) -> Resu
         Open::Checkpoint(_) => frame::write(send, &CheckpointItem::Refused { why }).await,
         Open::CheckpointPart(_) => frame::write(send, &FromSaver::Failed { why }).await,
         Open::Branch(open) => match denied {
-            // It may come: the parent tries again until the quorum decides about the allocation.
+            // The allocation may still arrive: the parent retries until the quorum decides about
+            // it.
             Denied::NotHere { .. } => frame::write(send, &Up::NotHere { why }).await,
             _ => frame::write(send, &Up::FromPart { part: open.first, message: ToHead::Lost { why } }).await,
         },
-        // Their answers have no form for a refusal: a stream that ends without an answer is one.
+        // These answers cannot express a refusal, so the stream ends without an answer.
         Open::Entry(_) | Open::StatusTexts(_) | Open::Fact(_) | Open::Saving | Open::RelaySession => Ok(()),
     }
 }

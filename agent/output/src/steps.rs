@@ -49,7 +49,7 @@ impl StepFile {
             line.insert(0, b'\n');
         }
         if let Err(error) = file.write_all(&line) {
-            // What a full disk cut would make the next line unreadable as well.
+            // A line cut by a full disk would make the next line unreadable as well.
             let _ = file.set_len(length);
             return Err(error);
         }

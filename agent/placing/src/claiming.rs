@@ -180,7 +180,7 @@ mod tests {
         Claiming::of(view, view.allocations.values().map(|a| Claim { allocation: a.id, ..claim(1, nodes) }).collect())
     }
 
-    /// Of this user.
+    /// Pending work of this user.
     fn of_user(n: u64, uid: u32, label: &str) -> Allocation {
         let mut allocation = pending(n, label);
         allocation.owner.uid = uid;

@@ -134,7 +134,7 @@ impl<S: Source> Role<S> {
                 (task, result)
             }
             Err(error) => {
-                tracing::error!(%error, "a look at the metric of a service broke");
+                tracing::error!(%error, "the task that reads a service's metric failed");
                 (error.id(), None)
             }
         };

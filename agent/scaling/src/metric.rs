@@ -61,7 +61,7 @@ pub enum NoValue {
     NoReplica,
     #[error("no answer within {} s", .0.as_secs())]
     Timeout(Duration),
-    #[error("it is {0}, which is no number from 0 on")]
+    #[error("its value is {0}; a number of at least 0 is needed")]
     OddNumber(f64),
     #[error("{0}")]
     Unanswered(Place, #[source] UsageError),
@@ -305,7 +305,7 @@ mod tests {
             look(&source, &ScaleMetric::QueueDepth, service, MINUTE, (&questions, timeout)).await
         };
         assert_eq!(found(Elsewhere::Value(1.5), &service).await, Ok(Amount(1_500_000)));
-        assert_eq!(found(Elsewhere::Value(f64::NAN), &service).await, Err("it is NaN, which is no number from 0 on".to_owned()));
+        assert_eq!(found(Elsewhere::Value(f64::NAN), &service).await, Err("its value is NaN; a number of at least 0 is needed".to_owned()));
         assert_eq!(found(Elsewhere::Silent, &service).await, Err("no answer within 0 s".to_owned()));
         service.replicas.clear();
         assert_eq!(found(Elsewhere::Value(1.5), &service).await, Err("none of its replicas runs".to_owned()));

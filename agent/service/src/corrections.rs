@@ -19,7 +19,7 @@ use tonic::{Code, Status};
 /// More records of one job number than there are: after a recovery from a backup, work may have ended twice.
 const RECORDS_MAX: u32 = 10;
 
-/// What a record is to have.
+/// The new labels of a record.
 pub(super) struct Labels {
     /// `None`: it keeps its project. Empty: none.
     pub(super) project: Option<String>,

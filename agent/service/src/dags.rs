@@ -250,7 +250,8 @@ impl Submission<'_> {
         drop(named);
         for ((spec, ids), is_singleton) in specs.iter_mut().zip(ids).zip(singletons) {
             let edges = std::mem::take(&mut spec.depends_on).into_iter().zip(ids);
-            // What is unknown is a fault already: nothing becomes of the specification.
+            // An unknown reference is already reported as a fault, and the specification is
+            // refused.
             let edges = edges.filter_map(|(edge, id)| Some(v1::Dependency { r#ref: id?, ..edge }));
             spec.depends_on = edges.chain(is_singleton.then(singleton)).collect();
         }

@@ -115,7 +115,7 @@ mod tests {
     async fn the_questions_end_with_the_last_stream_and_nothing_is_left() {
         let (revocations, asked) = answering(&[Some(true)]);
         let (first, second) = (revocations.of(TokenId(1)), revocations.of(TokenId(1)));
-        // The stream that asked ends: the other one goes on asking.
+        // The stream that sent the request ends: the other one sends it again.
         assert!(tokio::time::timeout(Duration::from_millis(10), first).await.is_err());
         let before = asked.load(Ordering::SeqCst);
         assert!(tokio::time::timeout(Duration::from_millis(30), second).await.is_err());

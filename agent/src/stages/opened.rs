@@ -80,6 +80,6 @@ fn without_strays(context: &Context, mut brain: Brain) -> Brain {
         );
         context.work.problems.set("work of an earlier agent process", text);
     }
-    brain.could_not_end(alive);
+    brain.set_unswept(alive);
     brain
 }

@@ -77,9 +77,9 @@ impl Serving {
         let _ = std::fs::remove_file(&context.setup.socket);
         drop((idle_leases, state_dir));
         match over {
-            Some(Ok(Ok(Err(error)))) => Err(error).context("the node's state cannot be written: the agent stops, its work goes on"),
+            Some(Ok(Ok(Err(error)))) => Err(error).context("the node's state cannot be written: the agent stops, and the work continues"),
             Some(Ok(Ok(Ok(())))) | None => failure.map_or(Ok(()), Err),
-            Some(Ok(Err(_)) | Err(_)) => bail!("the driver panicked: the agent stops, its work goes on"),
+            Some(Ok(Err(_)) | Err(_)) => bail!("the driver panicked: the agent stops, and the work continues"),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Which rows are shown.
 
-/// Words that a row must have, in whichever case.
+/// Words that a row must have, in upper or lower case.
 #[derive(Debug, Default)]
 pub struct Filter {
     words: Vec<String>,

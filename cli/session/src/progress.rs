@@ -12,7 +12,7 @@ use std::pin::pin;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// What takes no longer needs no line.
+/// A shorter wait shows no line.
 const SHOWN_AFTER: Duration = Duration::from_secs(2);
 /// The time between two drawings.
 const REDRAW_INTERVAL: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The wait begins now. With `-q`, or if stderr is no terminal, nothing is ever shown.
+    /// Begins the wait. With `-q`, or if stderr is no terminal, nothing is ever shown.
     pub fn new(session: &Session) -> Self {
         let is_terminal = io::stderr().is_terminal() && std::env::var("TERM").is_ok_and(|term| !term.is_empty() && term != "dumb");
         Self { begun: Instant::now(), is_wanted: is_terminal && !session.is_quiet() }

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 const CHECK_INTERVAL: Duration = Duration::from_millis(300);
 /// How long the quorum may be unavailable: it may be electing another leader.
 const UNAVAILABLE_MAX: Duration = Duration::from_secs(30);
-/// Who made key 0: it is in the agents' configuration.
+/// Shown as the author of key 0, which is in the agents' configuration.
 const CONFIGURED: &str = "agent.yaml";
 /// The message after an interruption.
 const CONTINUES_HINT: &str = "the rotation continues: `lattice gossip keys` shows its progress, and `rotate` waits for it again";

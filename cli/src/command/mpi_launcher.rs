@@ -34,7 +34,7 @@ const RANK_VARIABLES: &str = "LATTICE_RANK|LATTICE_LOCAL_RANK|LATTICE_LOCAL_SIZE
 const SHELLS: [&str; 7] = ["sh", "bash", "dash", "ksh", "zsh", "csh", "tcsh"];
 const SHELL_DEFAULT: &str = "/bin/sh";
 
-/// Whether this process was called by that name.
+/// Whether this process was called by the name `NAME`.
 pub fn is_called() -> bool {
     env::args_os().next().is_some_and(|called| Path::new(&called).file_name() == Some(OsStr::new(NAME)))
 }
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_a_node_by_its_name_or_by_the_only_one_that_begins_like_it() {
+    fn a_host_is_a_node_by_its_full_name_or_by_a_unique_first_part() {
         let nodes = ["a.x", "b.x", "b.y", "c"].map(|n| n.parse::<NodeId>().unwrap());
         let of = |host: &str| find_node(host, &nodes).map(|n| n.to_string()).map_err(|failure| failure.text());
         assert_eq!(["a.x", "a", "b.y", "c", "c.z"].map(of), ["a.x", "a.x", "b.y", "c", "c"].map(|n| Ok(n.to_owned())));

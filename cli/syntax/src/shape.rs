@@ -1,4 +1,4 @@
-//! The number of nodes, of ranks on each, and of all ranks: the missing ones follow from those that were given.
+//! Completes the numbers of nodes, of ranks on each node and of all ranks from those that were given.
 
 use lattice_model::count::{counted, is_or_are};
 use thiserror::Error;
@@ -25,7 +25,7 @@ pub enum ShapeError {
         counted(*most, "rank")
     )]
     TooManyRanks { ranks: u32, nodes: u32, tasks_per_node: u32, most: u64 },
-    /// `used` nodes would have ranks.
+    /// Only `used` nodes would have ranks.
     #[error(
         "with {}, {} of {} would have none: use -N {used}",
         counted(*ranks, "rank"),
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_with_what_would() {
+    fn numbers_that_do_not_fit_are_refused_with_numbers_that_do() {
         let refused = |ranks, nodes, tasks, plane| complete_shape(Some(ranks), nodes, tasks, plane).unwrap_err().to_string();
         assert!(refused(2, Some(3), None, None).ends_with("with 2 ranks, 1 of 3 nodes would have none: use -N 2"));
         assert!(refused(7, Some(3), Some(2), None).contains("are 6 ranks, not the 7"));

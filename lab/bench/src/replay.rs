@@ -111,7 +111,7 @@ enum Source {
     Cluster(Scenario),
 }
 
-/// Replays the trace, and prints what came of it. Whether the criterion of a trace with a name was met, or there is none.
+/// Replays the trace, and prints the result. Returns whether the criterion of a named trace was met, or there is none.
 pub fn run(options: &Options) -> Result<bool> {
     if options.list {
         print!("{}", list());

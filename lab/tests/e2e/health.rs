@@ -233,7 +233,7 @@ fn warning_and_hanging_check(w: &World) {
     assert_eq!(text(&memory, "finding"), if has_edac { "ok" } else { "unsupported" }, "{memory}");
     finds("n3", "sleep 60");
     w.wait("n3 to be Degraded", || shown(w, "n3").0 == "Degraded");
-    assert!(shown(w, "n3").1.contains("was not over in time"), "{:?}", shown(w, "n3"));
+    assert!(shown(w, "n3").1.contains("did not end in time"), "{:?}", shown(w, "n3"));
     clear_finding("n1");
     clear_finding("n3");
     w.wait("n3 to be Ready", || shown(w, "n3").0 == "Ready");

@@ -175,7 +175,7 @@ fn too_long(w: &World) {
     quiet(w);
     hook(w, "prologue", &format!("trap '' TERM; {HANGS}"));
     let id = w.submit(&["--nodes", "3", "--", "/bin/echo", "it-did-run"]);
-    w.wait("the reason", || text(&w.status(&id), "reason").contains("was not over after 8 s"));
+    w.wait("the reason", || text(&w.status(&id), "reason").contains("did not end within 8 s"));
     w.wait("its processes to be killed", || traced(w).iter().all(|pid| !alive(pid)));
     quiet(w);
     w.ok(&["cancel", &id]);

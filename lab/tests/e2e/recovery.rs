@@ -327,7 +327,7 @@ fn impostor(w: &World) {
     faults::start_node(&w.dir, &job.node).unwrap();
     job.is_lost(w, "what listens in its place is not it");
     drop(listener);
-    assert!(log(w, &job.node).contains("not adopted"));
+    assert!(log(w, &job.node).contains("work was not adopted"));
 }
 
 fn strays(w: &World) {

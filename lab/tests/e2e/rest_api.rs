@@ -353,7 +353,7 @@ fn reserved(w: &World) {
     assert!(late.problem(412).contains("it has changed since it was read"), "{}", late.body);
     assert_eq!(admin.at_once(&path, "PATCH", "{\"comment\": \"at-once-'$i'\"}"), ["200", "412", "412", "412", "412", "412"]);
 
-    // What the handlers refuse is refused here, by its reason.
+    // REST refuses what the handlers refuse, with the same reason.
     let other = json!({ "name": "other", "nodes": "n1", "start": "2h", "end": "3h", "maintenance": true });
     assert!(admin.send("POST", all, &other, &[]).problem(409).contains("set aside by reservation rest"));
     assert!(admin.send("PATCH", &path, &json!({ "users": [] }), &[]).problem(400).contains("name one of them"));

@@ -41,9 +41,9 @@ static SCALED: Group = Group {
 const STORE: &str = "10.77.1.1:8428";
 /// The shortest interval, windows and cooldown.
 const SOON: [&str; 4] = ["--scale-interval=1s", "--scale-up-window=1s", "--scale-down-window=2s", "--scale-cooldown=1s"];
-/// What eight clients demand, so that five replicas are far above the target of [`under_load`].
+/// A demand of eight clients that loads five replicas far above the target of [`under_load`].
 const BUSY: Demand = Demand { burn_ms: 20, pause: Duration::from_millis(200) };
-/// The same, but far below it with two replicas.
+/// A demand of eight clients that loads two replicas far below the target.
 const QUIET: Demand = Demand { burn_ms: 0, pause: Duration::from_millis(400) };
 /// How many requests there are at least while a service grows from two replicas to six and shrinks again.
 const REQUESTS_MIN: u64 = 200;

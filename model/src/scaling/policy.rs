@@ -1,4 +1,4 @@
-//! What users say of how a service scales.
+//! How a service scales, as its user requests it.
 
 use super::amount::Amount;
 use super::metric::ScaleMetric;
@@ -10,13 +10,13 @@ use std::time::Duration;
 pub const REPLICAS_MAX: u32 = 1000;
 /// The shortest and the longest interval, window and cooldown.
 pub const TIMES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(86_400));
-/// The longest time that a replica has to leave.
+/// The longest time that a replica may take to leave.
 pub const DRAIN_MAX: Duration = Duration::from_secs(3600);
 
-/// What a submission says of how a service scales.
+/// How a service scales.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scaling {
-    /// The fewest replicas, at least 1: it begins with as many.
+    /// The fewest replicas, at least 1; the service begins with this number.
     pub replicas_min: u32,
     /// The most replicas, at most [`REPLICAS_MAX`].
     pub replicas_max: u32,
@@ -31,19 +31,19 @@ pub struct Scaling {
 /// When the number of replicas changes by itself, by one at a time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScalePolicy {
-    /// What is looked at.
+    /// The metric that is compared with the target.
     pub metric: ScaleMetric,
     /// Above this value for the whole of `up_window_ms`, another replica is wanted. More than 0.
     pub target: Amount,
     /// How often the metric is looked at, in milliseconds.
     pub interval_ms: u64,
-    /// For how long it must be above the target, in milliseconds.
+    /// For how long the metric must be above the target, in milliseconds.
     pub up_window_ms: u64,
-    /// For how long it must be below `down_threshold` × `target`, in milliseconds.
+    /// For how long the metric must be below `down_threshold` × `target`, in milliseconds.
     pub down_window_ms: u64,
-    /// The part of the target below which one replica less is wanted: more than 0 and less than 1.
+    /// Below this fraction of the target one replica fewer is wanted. More than 0 and less than 1.
     pub down_threshold: Amount,
-    /// How long no change follows another one, in milliseconds.
+    /// The shortest time between two changes, in milliseconds.
     pub cooldown_ms: u64,
 }
 

@@ -28,7 +28,7 @@ fn a_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What was issued, and neither revoked nor forgotten.
+/// The tokens that were issued and are neither revoked nor forgotten.
 #[derive(Default)]
 struct Record {
     tokens: BTreeMap<TokenId, AccessToken>,

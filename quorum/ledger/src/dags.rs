@@ -1,4 +1,4 @@
-//! DAGs: their submission, all or nothing, what becomes of their steps, and their cancellation.
+//! DAGs: their submission, all or nothing, the states of their steps, and their cancellation.
 //!
 //! ```text
 //!   SubmitDag ──every step is admissible──▶ an allocation for each step, and the DAG's record
@@ -44,11 +44,11 @@ const CANCELLED_AT_ONCE_MAX: usize = if cfg!(test) { 8 } else { 1000 };
 /// Which DAGs are listed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DagFilter {
-    /// Those of this user; `None`: of all.
+    /// Only DAGs of this user; `None`: of all users.
     pub uid: Option<u32>,
-    /// Those of the user of this name; `None`: of all.
+    /// Only DAGs of the user with this name; `None`: of all users.
     pub user: Option<String>,
-    /// Those in one of these states; empty: in any.
+    /// Only DAGs in one of these states; empty: in any state.
     pub states: Vec<AllocationState>,
 }
 

@@ -105,8 +105,8 @@ impl Ledger {
         self.holdings(node).iter().filter(|h| !h.fenced).filter_map(|h| h.run_lease_ms).map(over_after_ms).min()
     }
 
-    /// What decides how long its silence is tolerated. Work that was started before the node moved
-    /// to another vCluster counts as borrowing it, too.
+    /// The use of the node, which decides how long its silence is tolerated. Work that was started
+    /// before the node moved to another vCluster counts as borrowing it, too.
     pub fn use_of(&self, node: &Node) -> NodeUse {
         let held = self.holdings(&node.id).iter().filter(|h| self.is_live(h.allocation, h.epoch));
         let work: Vec<&AllocationSpec> = held.filter_map(|h| self.allocations.get(&h.allocation)).map(|a| &*a.spec).collect();

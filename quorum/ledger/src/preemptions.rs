@@ -34,9 +34,9 @@ const SCHEDULER: &str = "scheduler";
 /// An order of a scheduler to preempt work for other work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreemptFor {
-    /// What waits for the nodes.
+    /// The allocation that waits for the nodes.
     pub beneficiary: AllocationId,
-    /// What gives them back: each with the epoch of its claim.
+    /// The allocations that give nodes back, each with the epoch of its claim.
     pub victims: Vec<(AllocationId, Epoch)>,
     /// The token of the lease for the queue of the beneficiary.
     pub lease_token: u64,

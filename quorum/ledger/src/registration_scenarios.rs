@@ -80,7 +80,7 @@ fn a_registration_that_comes_late_takes_nothing_from_the_later_life_of_its_node(
         assert!(applied.audit.is_empty() && applied.changed.desired.is_empty());
     }
     assert_eq!((s.state(1), s.ledger.held(&node(0))), (AllocationState::Running, SIZE));
-    // An agent that lives is told what the quorum has, and registers again.
+    // A living agent gets the quorum's state, and registers again.
     s.done(Action::Register(Registration { replaces: Some(Incarnation(2)), ..of_lost_state }));
     assert_eq!((s.state(1), s.ledger.held(&node(0))), (AllocationState::Failed, Resources::default()));
 }

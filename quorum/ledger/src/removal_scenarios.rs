@@ -79,7 +79,7 @@ fn a_node_is_not_removed_while_it_has_work_or_may_still_run_some() {
     assert!(refused.remedy().unwrap().contains("node confirm-dead n1"));
     s.report(1, released(1, epoch));
     s.done(remove(1));
-    // What it ran stays readable, with its name.
+    // The work that it ran stays readable, with the node's name.
     let ended = s.ledger.allocation(id(1)).unwrap();
     assert!(ended.state == AllocationState::Failed && ended.nodes().eq([&node(1)]), "{ended:?}");
 }

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const NODES: u8 = 3;
-/// That of the service.
+/// The metric of the service.
 const METRIC: ScaleMetric = ScaleMetric::CpuUtilization;
 const HALF: Resources = Resources { cores: 4, memory_bytes: 32, gpus: 1 };
 

@@ -66,7 +66,7 @@ pub struct ScalingStep {
     pub lease_token: u64,
     /// The metric that the loop looked at.
     pub metric: ScaleMetric,
-    /// What the loop found, or asks for.
+    /// The result or the request of the loop.
     pub step: Step,
 }
 

@@ -1,5 +1,6 @@
-//! Interactive sessions: which user has the terminal of an allocation that is kept for one. They
-//! survive restarts of agents and members, and end with the claim under which they were opened.
+//! Interactive sessions: which user has the terminal of an allocation that was submitted for a
+//! session. Sessions survive restarts of agents and members, and end with the claim under which
+//! they were opened.
 //!
 //! An allocation has at most one session. The documents require this only for sensitive work.
 
@@ -17,7 +18,7 @@ impl Ledger {
         self.sessions.values()
     }
 
-    /// A repetition with the same id is a success.
+    /// Records a session. A repetition with the same id succeeds.
     pub(super) fn create_session(
         &mut self,
         context: &mut ApplyContext,
@@ -51,7 +52,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Ends the session, and the allocation that was kept for it.
+    /// Ends the session and its allocation.
     pub(super) fn delete_session(
         &mut self,
         context: &mut ApplyContext,
@@ -77,7 +78,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// The claim under which it was opened has ended.
+    /// Removes the session of an allocation, if there is one.
     pub(super) fn drop_session(&mut self, context: &mut ApplyContext, of: AllocationId, actor: &str) {
         if let Some(session) = self.sessions.remove(&of) {
             let about = Subject { allocation: Some(of), node: Some(&session.node) };

@@ -103,7 +103,7 @@ struct Lane {
     id: AllocationId,
     epoch: Epoch,
     held: TaskSet,
-    /// What it returns, and begins no more; and the number of its next return.
+    /// The tasks that the lane returns and no longer begins, and the number of its next return.
     returning: TaskSet,
     returns: u32,
 }

@@ -398,7 +398,7 @@ impl Ledger {
         }
     }
 
-    /// So many lanes of a group, or replicas of a service, of this user waited for nodes, and so many do now.
+    /// Updates how many lanes and replicas of this user wait for nodes: one group or service had `was`, and has `now`.
     pub(super) fn count_waiting(&mut self, uid: u32, was: u32, now: u32) {
         let of_user = self.lanes_waiting_of.entry(uid).or_default();
         *of_user = (*of_user + now).saturating_sub(was);

@@ -26,7 +26,7 @@ use std::sync::Arc;
 /// Memory of the tasks of one user's groups that have not ended, in bytes.
 const USER_GROUP_BYTES_MAX: u64 = if cfg!(test) { 256 << 10 } else { 64 << 20 };
 
-/// Refuses what would add so many bytes to the tasks of a user's groups.
+/// Checks whether the tasks of a user's groups may take `more` bytes.
 pub(super) fn admits_group_bytes(counted: &Counted, owner: &Principal, more: usize) -> Result<(), Refusal> {
     let bytes = counted.users.get(&owner.uid).map_or(0, |user| user.live_group_bytes) + more as u64;
     if bytes > USER_GROUP_BYTES_MAX {

@@ -1,4 +1,4 @@
-//! A note in a small file beside the segments of how far the log is synced. It distinguishes a
+//! A small file beside the segments notes how far the log is synced. The note distinguishes a
 //! record damaged on the disk from one that was incomplete at a crash.
 //!
 //! ```text
@@ -110,7 +110,7 @@ impl SyncedEnd {
             && !self.has_failed
         {
             let error = lattice_model::with_causes(&error);
-            tracing::warn!(error, "how far the log is synced cannot be noted: damage to its last records would count as a torn write");
+            tracing::warn!(error, "the end of the synced log cannot be noted: damage to its last records would count as a torn write");
         }
         self.has_failed = failed;
     }
@@ -145,7 +145,7 @@ pub fn read(dir: &Path) -> Result<Option<End>, StoreError> {
     };
     let end = decode(&bytes);
     if end.is_none() && !bytes.is_empty() {
-        tracing::warn!(file = %path.display(), "the note of how far the log is synced does not have its checksum and is not used");
+        tracing::warn!(file = %path.display(), "the checksum of this note of the synced log is wrong: the note is not used");
     }
     Ok(end.filter(|end| end.offset > 0))
 }

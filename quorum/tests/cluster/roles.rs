@@ -62,7 +62,7 @@ async fn make_tenant(lab: &Lab, api: &QuorumClient, name: &str) {
     act(lab, api, Action::SetTenant { change, by: "anna".to_owned() }).await;
 }
 
-/// Why a request is refused for want of an operator's proof or role.
+/// Why a request is refused that lacks an operator's proof or role.
 async fn reason(client: &QuorumClient, request: &Request) -> String {
     match client.call(request, PATIENCE).await {
         Err(CallError::Refused(Refusal::NotOperator { why })) => why,
@@ -92,7 +92,7 @@ async fn agents_of_compute_nodes_and_members_vouch_for_no_account() {
         let why = format!("{name} vouches for an account with a certificate of role {role}; api is needed");
         assert_eq!(reason(&lab.client(&[1], name, role), &request).await, why);
     }
-    // Nor does a member pass on another's proof.
+    // Nor does a member forward a proof.
     let channel = dial(&lab, "member-1", identity::Role::Quorum, lab.config(1).listens().0).await;
     let mut forward = tonic::Request::new(pack(&Forward::Answer(Box::new(request))).unwrap());
     forward.metadata_mut().insert("lattice-forwarded", MetadataValue::from_static("1"));
@@ -118,7 +118,7 @@ async fn an_operator_by_role_holds_nodes_under_its_own_name_and_grants_no_roles(
     let held = find(&lab, &api, AuditFilter { actions: vec![AuditAction::HoldSet], ..AuditFilter::default() }).await;
     assert_eq!(held.iter().map(|record| record.actor.as_str()).collect::<Vec<_>>(), ["alice@n1"]);
 
-    // Neither another account of that name, nor with a proof for something else.
+    // Refused: another account of that name, and a proof for another method.
     let namesake = as_account(&person("alice", 1001), SET_HOLD, hold("n1"));
     assert_eq!(reason(&api, &namesake).await, "alice has no role that allows NodeService/SetHold");
     let other = as_account(&alice, "NodeService/LiftHold", hold("n1"));
@@ -192,7 +192,7 @@ async fn an_admin_adds_members_to_its_tenant_and_to_no_other() {
     let added = find(&lab, &api, AuditFilter { actions: vec![AuditAction::TenantMemberAdded], ..AuditFilter::default() }).await;
     assert_eq!(added.iter().map(|record| record.actor.as_str()).collect::<Vec<_>>(), ["alice@n1"]);
 
-    // What is asked of the ledger about it.
+    // The ledger's answers about the members and roles.
     let members = async |tenant: &str| api.call(&Request::ListTenantMembers { tenant: tenant.to_owned() }, PATIENCE).await;
     assert_eq!(members("physics").await, Ok(Answer::TenantMembers(vec![TenantMember { subject: subject(&bob), is_default: false }])));
     assert_eq!(members("biology").await, Ok(Answer::TenantMembers(vec![])));
@@ -236,7 +236,7 @@ async fn a_tenants_admin_adds_and_removes_accounts_and_a_system_admin_adds_group
         "alice may add accounts to tenant \"physics\"; a system admin adds groups and sets defaults",
         "alice may remove accounts from tenant \"physics\"; a system admin removes groups",
     );
-    // Each in turn is refused to the tenant's admin, or not, and then done by the system admin.
+    // The tenant's admin tries each step; then the system admin does it.
     for (step, refused) in [
         (add(&bob, false), None),
         (add(&bob, true), Some(no_group)),
@@ -364,7 +364,7 @@ async fn a_denied_call_is_recorded_for_an_api_agent_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn audit_records_belong_to_the_exact_name_and_none_of_the_quorum_to_an_account() {
+async fn a_user_reads_records_of_the_exact_name_and_none_of_the_quorums_own_actors() {
     let mut lab = Lab::new(1, |_| {});
     let member = start_one(&mut lab).await;
     let api = lab.api(&[1]);

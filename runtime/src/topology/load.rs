@@ -22,7 +22,7 @@ use vendor::Loads;
 
 pub use simulated::load_file;
 
-/// All vendors.
+/// Reads the GPUs of all vendors.
 pub struct GpuLoadReader {
     vendors: Vec<Box<dyn Loads>>,
 }
@@ -56,7 +56,7 @@ impl GpuLoadReader {
         loads
     }
 
-    /// No work has a GPU: closes what is held open.
+    /// Closes the vendors' libraries, because no work has a GPU.
     pub fn rest(&mut self) {
         self.vendors.iter_mut().for_each(|vendor| vendor.rest());
     }

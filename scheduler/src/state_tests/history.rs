@@ -162,7 +162,7 @@ impl History {
         self.view.allocations.extend(replicas.into_iter().chain([of]).map(|record| (record.id, record)));
     }
 
-    /// What a plan claims begins; some of it at once.
+    /// Makes some of the claims of a plan.
     fn claim(&mut self, one: u64, two: u64) {
         let claims = self.planned(|plan| plan.claims(|_| Some(1)));
         for claim in claims.into_iter().take(1 + (one % 3) as usize) {

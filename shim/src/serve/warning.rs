@@ -30,7 +30,7 @@ impl Shim {
         self.warned_walltime().and_then(|(since, until)| self.warning.due_ms(since, until))
     }
 
-    /// The allocation's walltime, once something of the work has begun that could get the warning.
+    /// The allocation's walltime, once a process has begun that could get the warning.
     fn warned_walltime(&self) -> Option<(u64, u64)> {
         let has_begun = matches!(self.script, Script::Running(_)) || !self.launches.is_empty();
         match (self.walltime, self.ending) {
@@ -39,7 +39,7 @@ impl Shim {
         }
     }
 
-    /// As in Slurm: the script gets only a signal that is for it alone. A command's task is its only process.
+    /// As in Slurm, the script gets only a signal that is for the script alone. A command's task is its only process.
     fn warn(&self, warning: &EndWarning) {
         let is_meant = |process: &Process| match process {
             Process::Script => warning.script_only,

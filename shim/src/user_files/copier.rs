@@ -71,7 +71,7 @@ pub struct Shared {
 
 /// Output that could not be written to the user's file.
 pub struct Failure {
-    /// Whose log it is: launch number and rank.
+    /// The launch number and the rank of the log.
     pub number: u32,
     pub rank: u32,
     pub why: String,

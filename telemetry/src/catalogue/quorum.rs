@@ -60,9 +60,9 @@ families! {
     ENDED_BYTES = Gauge "lattice_ended_allocations_bytes", Bytes, [], Quorum, LEDGER,
         "The size of the records of ended allocations in this member's memory.";
     ENDED_BYTES_MAX = Gauge "lattice_ended_allocations_limit_bytes", Bytes, [], Quorum, LEDGER,
-        "The most memory that the records of ended allocations may have: the limit ended_memory.";
+        "The limit ended_memory: the largest size of the records of ended allocations.";
     ENDED_OLDEST = Gauge "lattice_ended_allocations_oldest_seconds", Seconds, [], Quorum, LEDGER,
-        "How long ago the oldest known ended allocation ended; 0 if there is none.";
+        "How long ago the oldest ended allocation in the ledger ended; 0 if there is none.";
     ENDED_CUT_SHORT = Gauge "lattice_ended_allocations_cut_short", Truth, [], Quorum, LEDGER,
         "Whether work was forgotten that ended less than the limit ended_kept ago, because the memory for it was full.";
     ENDS_WAITING = Gauge "lattice_accounting_events_buffered", Count, [], Quorum, LEDGER,

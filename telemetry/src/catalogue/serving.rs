@@ -22,11 +22,11 @@ families! {
     API_RATE_LIMITED = Counter "lattice_api_rate_limited_total", Count, ["kind"], Agent, NETWORK,
         "What a limit refused: connections, failures (requests of an address that presented too many wrong tokens), requests, submissions, tenants (requests of all accounts of one tenant).";
     API_AUTHENTICATIONS = Counter "lattice_api_authentications_total", Count, ["kind", "result"], Agent, NETWORK,
-        "Answers to the question who calls, by kind of token (oidc, token, certificate, none) and result: ok, or why the token was refused.";
+        "Authentications of calls, by kind of token (oidc, token, certificate, none) and result: ok, or why the token was refused.";
     CYCLE_SECONDS = Histogram "lattice_scheduling_cycle_duration_seconds", Seconds, [], Agent, SCHEDULER,
         "One round over all queues that are served here, with the quorum's answers to its claims.";
     PLAN_FAILURES = Counter "lattice_scheduling_plan_failures_total", Count, [], Agent, "the scheduler, and submissions with a claim",
-        "Plans that broke by an error of the scheduler; after one, the agent leaves its queues to others for a while.";
+        "Plans that failed because of an error of the scheduler; after one, the agent leaves its queues to others for a while.";
     QUEUE_DEPTH = Gauge "lattice_scheduling_queue_depth", Count, ["vcluster"], Agent, SCHEDULER,
         "Allocations that wait in a queue that is served here, as of the last round.";
     CLAIMS = Counter "lattice_scheduling_proposals_total", Count, ["vcluster", "result"], Agent, "the scheduler, and submissions with a claim",
@@ -34,15 +34,15 @@ families! {
     PLACEMENTS = Counter "lattice_scheduling_placements_total", Count, ["vcluster"], Agent, "the scheduler, and submissions with a claim",
         "Allocations that got nodes by a claim from here.";
     SCALING_LOOKS = Counter "lattice_scaling_looks_total", Count, ["result"], Agent, SCALING,
-        "Looks at the metrics by which services scale, by what came of them: unchanged, noted, up, down, refused, unanswered, dropped.";
+        "Readings of the metrics of scaled services, by result: unchanged, noted, up, down, refused, unanswered, dropped.";
     SCALING_STEPS = Counter "lattice_scaling_steps_total", Count, ["direction"], Agent, SCALING,
-        "Changes of the wanted number of replicas that the quorum took, by direction: up, down.";
+        "Changes of the wanted number of replicas that the quorum accepted, by direction: up, down.";
     SCALING_METRIC_FAILURES = Counter "lattice_autoscaling_metric_query_failures_total", Count, [], Agent, SCALING,
-        "Looks at metrics by which services scale that found no value.";
+        "Readings of the metrics of scaled services that found no value.";
     SCALING_SERVICES = Gauge "lattice_scaling_services", Count, ["state"], Agent, SCALING,
-        "Services that scale by themselves in queues that are served here, by state: missing (several looks in a row found no value), oscillating, ok.";
+        "Services that scale by themselves in queues that are served here, by state: missing (several readings in a row found no value), oscillating, ok.";
     SCALING_SERVICES_BELOW_MIN = Gauge "lattice_scaling_services_below_min", Count, [], Agent, SCALING,
-        "Services that scale, in queues that are served here, of which fewer replicas have nodes than there must be at least; not those that are held or wait for other work.";
+        "Scaled services, in queues that are served here, with nodes for fewer replicas than their minimum; services that are held or wait for other work are not counted.";
     ACCOUNTING_STORED = Counter "lattice_accounting_stored_total", Count, [], Agent, ACCOUNTING,
         "Ended allocations that this agent wrote into the accounting store.";
     ACCOUNTING_FAILURES = Counter "lattice_accounting_failures_total", Count, [], Agent, ACCOUNTING,

@@ -148,7 +148,7 @@ impl Listeners {
 
 /// `struct nlmsghdr`, `struct inet_diag_req_v2`: all listening TCP sockets of a family.
 fn request(family: u8, sequence: u32) -> Vec<u8> {
-    /// Of `struct inet_diag_sockid`: any socket.
+    /// A `struct inet_diag_sockid` that matches any socket.
     const ANY: [u8; 48] = [0; 48];
     let mut body = vec![family, IPPROTO_TCP, 0, 0];
     body.extend(LISTENING.to_ne_bytes());
@@ -240,7 +240,7 @@ mod tests {
         last.map(|last| (last, listed))
     }
 
-    /// What is counted of these cgroups.
+    /// The accept queues of these cgroups.
     fn counted(bytes: &[u8], cgroups: &[u64]) -> Result<AcceptQueues, ListError> {
         let (mut queues, cgroups) = (AcceptQueues::default(), cgroups.iter().copied().collect());
         read_part(bytes, &mut |one| queues.add(one, &cgroups)).map(|_| queues)

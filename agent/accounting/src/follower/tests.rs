@@ -21,7 +21,7 @@ struct State {
     /// The node with the lease is another one.
     is_held_elsewhere: bool,
     token: u64,
-    /// So many confirmations are lost on the way.
+    /// How many confirmations are still to be lost.
     lost_confirmations: u32,
     /// Each confirmation that arrived.
     confirmed: Vec<u64>,
@@ -170,7 +170,7 @@ async fn another_store_gets_nothing_and_takes_no_lease_from_the_right_one() {
     let problem = wrong.accounting.problem().unwrap();
     assert!(problem.contains("lattice admin accounting move"), "{problem}");
     assert_eq!(wrong.problems.lines(), [format!("accounting: {problem}")]);
-    // It is moved: the next one that asks goes on, and gets what waits.
+    // The cluster moves to another store: its follower continues, and gets the waiting records.
     ledger.with(|state| state.accounted = None);
     settle(&mut wrong).await;
     assert_eq!(stored(&wrong).await, [1]);

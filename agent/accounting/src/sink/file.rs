@@ -15,7 +15,7 @@ use thiserror::Error;
 
 /// How much of the end of the file is read, in bytes: more than the longest record.
 const TAIL_BYTES_MAX: u64 = 1 << 20;
-/// What every line begins with.
+/// The beginning of every line.
 const LINE_BEGIN: &[u8] = b"{\"record\":";
 
 /// Why a file does not have a batch.

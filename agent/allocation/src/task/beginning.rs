@@ -60,7 +60,7 @@ impl AllocationTask {
             && let Some(line) = preparing.give_up().await
             && let Err(error) = self.take_link(line).await
         {
-            tracing::warn!(allocation = %self.share.allocation, %error, "the line to a shim broke");
+            tracing::warn!(allocation = %self.share.allocation, %error, "the connection to a shim broke");
         }
     }
 

@@ -76,7 +76,7 @@ impl AllocationTask {
     pub(super) fn show_lane_pause(&self, why: Option<&str>) {
         let is_shown = self.senders.detail.borrow().text.starts_with(PAUSED);
         match why {
-            // That work is being ended is more important.
+            // While work is being ended, the status shows that instead.
             Some(why) if !self.phase.is_stopping() => self.set_detail(&format!("{PAUSED}{why}")),
             None if is_shown => self.set_detail("running"),
             Some(_) | None => {}

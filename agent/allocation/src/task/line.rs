@@ -70,7 +70,7 @@ impl AllocationTask {
                 }
                 Err(Missing::NotOurs(why)) => {
                     let why = format!("its shim is gone, and what listens in its place is not it: {why}");
-                    tracing::error!(allocation = %self.share.allocation, socket = %self.dir.socket().display(), %why, "the allocation's shim is not adopted");
+                    tracing::error!(allocation = %self.share.allocation, socket = %self.dir.socket().display(), %why, "work was not adopted");
                     self.shim_lost(&why).await;
                     return false;
                 }
@@ -89,7 +89,7 @@ impl AllocationTask {
         if let Some(link) = self.line.link()
             && let Err(error) = link.send(&message).await
         {
-            tracing::warn!(allocation = %self.share.allocation, %error, "the line to a shim broke");
+            tracing::warn!(allocation = %self.share.allocation, %error, "the connection to a shim broke");
             self.line = ShimLine::Broken;
             self.signals.lost();
             self.publish_run_state();

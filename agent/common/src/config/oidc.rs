@@ -32,7 +32,7 @@ pub struct OidcSettings {
     pub account_hook_user: String,
     /// Timeout of the program, in seconds; 1 to 60.
     pub account_hook_seconds: u64,
-    /// How long an agent goes on with an answer for the same token, in seconds; 1 to 300.
+    /// How long an agent uses an answer again for the same token, in seconds; 1 to 300.
     pub account_hook_cache_seconds: u64,
     /// The claim that names the person's groups: a list of names, or one name.
     pub groups_claim: String,
@@ -130,7 +130,7 @@ pub enum OidcSettingsError {
     NoOpenId,
     #[error("{0}: the program of api.oidc.account_hook names every account: leave one of the two out")]
     OtherSource(&'static str),
-    #[error("api.oidc.accounts: {given:?} would act as root, which never comes by a token")]
+    #[error("api.oidc.accounts: {given:?} is mapped to root, and no token may act as root: map it to another account")]
     Root { given: String },
 }
 
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(refused(", leeway_seconds: 301"), "api.oidc.leeway_seconds: 301 is not between 0 and 300");
         assert_eq!(refused(", algorithms: []"), "api.oidc.algorithms: it must not be empty");
         assert!(refused(", scopes: [profile]").starts_with("api.oidc.scopes: openid is missing"));
-        assert!(refused(", accounts: {a: root}").starts_with("api.oidc.accounts: \"a\" would act as root"));
+        assert!(refused(", accounts: {a: root}").starts_with("api.oidc.accounts: \"a\" is mapped to root"));
         assert_eq!(refused(", accounts: {a: \"\"}"), "api.oidc.accounts: it must not be empty");
         assert_eq!(refused(", groups_claim: \"\""), "api.oidc.groups_claim: it must not be empty");
         assert_eq!(refused(", group_tenants: {a: \"\"}"), "api.oidc.group_tenants: it must not be empty");

@@ -258,7 +258,7 @@ mod tests {
         again.look_at_launches(40_000, &of(&[part(1, 9_000_000), part(2, 6)]), &[]);
         assert_eq!(again.report(1), IdleReport::There { idle_ms: 0, moved: true });
         assert_eq!(again.report(2), IdleReport::There { idle_ms: 40_000, moved: false });
-        // What was not measured yet clears nothing.
+        // An alert is not cleared before its measure has a value.
         assert!(!again.look(&settings, 41_000, |_| None));
         assert!(again.look(&settings, 42_000, |_| Some(0.1)));
         for damage in [&bytes[..bytes.len() / 2], b"x", b"00000000 {}\n"] {

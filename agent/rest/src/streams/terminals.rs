@@ -204,7 +204,7 @@ async fn relay(socket: WebSocket, input: mpsc::Sender<v1::AttachRequest>, events
     };
     // The client may be gone already.
     if let Ok(Ok(())) = timeout(CLIENT_TIMEOUT, to_client.send(Message::Close(close))).await {
-        // What is still typed is read: else the connection is reset, and the client loses the last messages.
+        // Reads further input: otherwise the connection is reset, and the client loses the last messages.
         let rest = async { while let Some(Ok(_)) = from_client.next().await {} };
         let _ = timeout(CLOSE_WAIT_MAX, rest).await;
     }

@@ -37,7 +37,8 @@ pub enum HttpError {
 pub struct Http(reqwest::Client);
 
 impl Http {
-    /// For an agent: it trusts the file of `access` alone, if there is one. As calls do, it uses no proxy.
+    /// For requests to an agent: it trusts only the authorities in the file of `access`, if there is one. Like calls,
+    /// it uses no proxy.
     pub fn to_agent(access: &Access) -> Result<Self, Failure> {
         Self::new(access, |builder, authorities| {
             let builder = builder.no_proxy();
@@ -45,14 +46,14 @@ impl Http {
         })
     }
 
-    /// For an identity provider: it trusts the authorities of this machine, and those in the file of `access`, and uses the
-    /// proxy of the environment.
+    /// For requests to an identity provider: it trusts the authorities of this machine, and those in the file of
+    /// `access`, and uses the proxy of the environment.
     pub fn to_provider(access: &Access) -> Result<Self, Failure> {
         Self::new(&Access { certificate: None, ..access.clone() }, |builder, authorities| builder.tls_certs_merge(authorities))
     }
 
     fn new(access: &Access, trusting: impl FnOnce(ClientBuilder, Vec<Certificate>) -> ClientBuilder) -> Result<Self, Failure> {
-        // Another part of this process may have done it.
+        // Another part of this process may have installed it already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let builder = reqwest::Client::builder().redirect(Policy::none()).connect_timeout(CONNECT_TIMEOUT).timeout(ANSWER_TIMEOUT);
         let authorities = match &access.ca {
@@ -67,7 +68,7 @@ impl Http {
         builder.build().map(Self).map_err(|error| Failure::other(format!("TLS cannot be set up: {}", with_causes(&error))))
     }
 
-    /// The JSON document at this URL; `what` says what it is.
+    /// The JSON document at this URL; `what` names it in errors.
     pub async fn get_json<T: DeserializeOwned>(&self, what: &str, url: &str) -> Result<T, Failure> {
         let about = |exit, why: String| Failure::new(exit, format!("{what} at {url} cannot be read: {why}"));
         let response = self.0.get(url).header("accept", "application/json").send().await.map_err(HttpError::from);

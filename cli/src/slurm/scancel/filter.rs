@@ -9,7 +9,8 @@ use lattice_cli_syntax::compat::Compat;
 use lattice_cli_syntax::layout::parse_nodelist;
 use lattice_model::AllocationState;
 
-/// Work that has not ended and matches. An error, with its job, is for a job array of which only single tasks match.
+/// Lists work that matches and has not ended. An error names a job of which only a part matches, such as single tasks
+/// of an array.
 pub async fn list(client: &Client, options: &Options, compat: &Compat) -> Result<Vec<Result<v1::Allocation, (String, Failure)>>, Failure> {
     let class = match &options.qos {
         Some(qos) => Some(u32::from(compat.class_of(qos).ok_or_else(|| Failure::usage(format!("the site has no QOS {qos:?}")))?)),
@@ -32,7 +33,7 @@ pub async fn list(client: &Client, options: &Options, compat: &Compat) -> Result
     Ok(found.into_iter().map(whole).collect())
 }
 
-/// What is on a node may be a part of other work.
+/// Refuses an allocation that is only a part of other work, whose id is in the error.
 fn whole(allocation: v1::Allocation) -> Result<v1::Allocation, (String, Failure)> {
     let of = if allocation.lane_of.is_empty() { &allocation.replica_of } else { &allocation.lane_of };
     if of.is_empty() {
@@ -55,7 +56,7 @@ fn request(options: &Options, compat: &Compat) -> Result<v1::ListAllocationsRequ
     })
 }
 
-/// The states of Lattice for one of Slurm. What is held or preempted waits, as Slurm's pending jobs do.
+/// The states of Lattice for one of Slurm. Held or preempted work waits, as Slurm's pending jobs do.
 fn states(named: Option<&str>) -> Result<&'static [AllocationState], Failure> {
     use AllocationState::{Pending, Running, Staging, Suspended};
     let Some(named) = named else { return Ok(&[Pending, Staging, Running, Suspended]) };

@@ -1,4 +1,4 @@
-//! The field's measures of what came of a scenario.
+//! The field's measures of a scenario's outcome.
 //!
 //! What is in use is measured between the first and the last submission, because before and after there is too little
 //! work. Waits and slowdowns are those of all work.

@@ -283,7 +283,7 @@ fn node(name: &str) -> Option<(Target, Vec<u8>)> {
 fn session(name: &str, work: &Work) -> Option<(Target, Vec<u8>)> {
     match name {
         "List" => empty(Target::Cluster),
-        // Of work that is kept for no terminal.
+        // For work that was not submitted for a session.
         "Create" => to(Target::Work, &v1::CreateSessionRequest { id: ID.to_owned(), allocation: work.running.clone() }),
         "Delete" => to(Target::Work, &v1::DeleteSessionRequest { key: work.session.clone() }),
         _ => None,

@@ -186,7 +186,7 @@ pub(super) fn invariant_dependencies_are_settled(ledger: &Ledger, claimed: Optio
     let is_lane = |a: &Allocation, id: AllocationId| {
         a.lane.is_some_and(|lane| lane.group == id) || a.replica.as_deref().is_some_and(|replica| replica.service == id)
     };
-    // Of a task group, its lanes are, and of a scaled service its replicas.
+    // The lanes of a task group count for it, and the replicas of a scaled service.
     let has_lanes = |id: AllocationId| ledger.allocations().any(|a| is_lane(a, id) && (!a.state.is_terminal() || holds(a.id)));
     let may_run = |id: AllocationId| holds(id) || has_lanes(id);
     for child in ledger.allocations().filter(|a| !a.state.is_terminal()) {

@@ -42,11 +42,11 @@ pub struct AllocationIndex {
 /// Allocations that have not ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounts {
-    /// Those that wait for nodes and are not held.
+    /// Allocations that wait for nodes and are not held.
     pub pending: u32,
-    /// Those that have nodes.
+    /// Allocations that have nodes.
     pub running: u32,
-    /// Those that are held.
+    /// Allocations that are held.
     pub held: u32,
 }
 

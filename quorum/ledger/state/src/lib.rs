@@ -1,8 +1,7 @@
-//! What the replicated state is made of: tables with their indexes and counts, and the bytes that a record takes in memory;
-//! and why a request is refused.
+//! The parts of the replicated state: tables with their indexes and counts, the memory that each record takes, and the
+//! reasons for which requests are refused.
 //!
-//! Each other module is one table or one index. None knows a command: `lattice-ledger` decides what changes, so that the state can be
-//! read without the reasons for it.
+//! Each other module is one table or one index. No module knows the commands: `lattice-ledger` decides what changes.
 
 pub mod access_tokens;
 pub mod allocation_index;

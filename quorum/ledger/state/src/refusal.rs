@@ -180,7 +180,7 @@ pub enum Refusal {
     /// `tenant`: that of the work; empty: none.
     #[error("reservation {name} is {}", not_of_reservation(user, tenant, *maintenance))]
     NotOfReservation { name: String, user: String, tenant: String, maintenance: bool },
-    #[error("reservation {name} is over since {end}")]
+    #[error("reservation {name} ended at {end}")]
     ReservationOver { name: String, end: Timestamp },
     #[error("allocation {id} may begin only in the window of reservation {name}: from {start} to {end}")]
     OutsideReservation { id: AllocationId, name: String, start: Timestamp, end: Timestamp },
@@ -210,7 +210,7 @@ pub enum Refusal {
     ScalingStep { id: AllocationId, why: String },
     #[error("allocation {id} is not held for a session")]
     NotASession { id: AllocationId },
-    #[error("allocation {id} has session {session} on {node} already, and has one at most")]
+    #[error("allocation {id} already has session {session} on {node}; a second one is not possible")]
     SessionExists { id: AllocationId, session: Uuid, node: NodeId },
     #[error("there is no session {id}")]
     NoSuchSession { id: Uuid },

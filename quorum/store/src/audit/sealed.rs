@@ -40,7 +40,7 @@ pub struct Sealed {
 }
 
 impl Sealed {
-    /// Whether both are the same records, whatever is known of their damage.
+    /// Whether both have the same records; known damage is not compared.
     pub fn is_same(&self, other: &Self) -> bool {
         (self.first, &self.last) == (other.first, &other.last)
     }

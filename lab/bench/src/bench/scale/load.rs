@@ -1,4 +1,4 @@
-//! Changes at a constant rate: short allocations on a few nodes, whose simulated agents report their course.
+//! Changes at a constant rate: short allocations on a few nodes, whose simulated agents report their progress.
 //!
 //! ```text
 //!   submit ─▶ claim ─▶ prepared ─▶ ended ─▶ released      five changes; the first two are measured here
@@ -52,10 +52,10 @@ impl Load {
     }
 }
 
-/// Begins allocations for this long, so that there are `changes` a second, and waits until each is claimed.
+/// Submits allocations for the time `lasts`, at `changes` changes a second, and waits until each is claimed.
 pub async fn run(clients: &[QuorumClient], room: &Arc<Room>, changes: u32, lasts: Duration) -> Result<Load> {
     let mut tick = tokio::time::interval(Duration::from_secs(1) * CHANGES_PER_ALLOCATION / changes);
-    // What could not be begun in time is begun later, as submissions of users would be.
+    // Allocations that could not begin in time begin later, as submissions of users would.
     tick.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let mut load = Load::default();
     let mut running = JoinSet::new();

@@ -1,4 +1,5 @@
-//! Bytes that processes received from the members, as TCP counts them: with TLS, HTTP/2 and everything else above it.
+//! Bytes that processes received from the members, as TCP counts them: including TLS, HTTP/2 and everything else above
+//! TCP.
 
 use anyhow::{Context, Result, ensure};
 use lattice_lab::machine;
