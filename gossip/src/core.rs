@@ -38,10 +38,9 @@ mod lives;
 mod progress;
 mod receive;
 
-/// With more changes pending than this, each is sent less often, and this node does not pass on
-/// newcomers (nor their first facts) that others reported: when a whole cluster starts at once, its
-/// nodes find each other by comparing views. foca goes through all pending changes for each
-/// datagram.
+/// If more changes than this are pending, each is sent less often, and this node does not pass on
+/// newcomers (nor their first facts) that others reported: foca goes through all pending changes for
+/// each datagram. The nodes of a cluster that starts all at once find each other by comparing views.
 const FEW_CHANGES_MAX: usize = 256;
 
 /// The input of the core. The first event of any kind starts it.
@@ -113,12 +112,12 @@ enum Pending {
     },
     Tick,
     Rejoin,
-    /// The time that the suspect of this key has to refute may be over.
+    /// The suspect with this key may have no time left to refute.
     Patience(u64),
 }
 
 enum Stage {
-    /// No active node is known that receives from us.
+    /// We know no active node that receives from us.
     Apart,
     /// At least one active node receives from us.
     Joined,
@@ -445,8 +444,8 @@ impl Core {
     fn publish_fact(&mut self, fact: &Fact) {
         self.fact_counter += 1;
         let version = FactVersion { incarnation: self.me.incarnation, counter: self.fact_counter };
-        // Our own item is well formed and newer than the last.
         let contradicted = self.contradicted_until_ms.is_some();
+        // Our own item is well formed and newer than the last, so foca accepts it.
         let _ = self.foca.add_broadcast(&encode_item(&self.me.node, version, fact, contradicted, self.accused.make_contiguous()));
     }
 
@@ -457,8 +456,8 @@ impl Core {
         match self.stage {
             Stage::Apart => {
                 self.ping_suspects(now_ms);
-                // Down nodes are asked too: we may be the ones who were cut off, and then no other
-                // node would begin.
+                // Down nodes are asked too: if this node was cut off, no other node makes the first
+                // attempt.
                 let known: BTreeSet<SocketAddr> = self.view.others().map(|(peer, _)| peer.addr).collect();
                 self.announce_to_some(
                     &known.into_iter().chain(self.join_addresses.iter().map(|join| join.addr)).collect(),
@@ -491,7 +490,7 @@ impl Core {
             self.facts.book().forget(peer.key);
             self.contradicted.remove(&peer.key);
             self.view.forget(now_ms, &peer, &mut self.news);
-            // Cannot fail: it removes the member when it is still Down.
+            // Cannot fail: foca removes the member if it is still Down.
             let _ = self.foca.handle_timer(Timer::RemoveDown(peer), &mut self.requests);
         }
     }
@@ -536,7 +535,7 @@ impl Core {
         self.output_datagrams(out);
     }
 
-    /// Takes over what may have changed in foca, in one pass over foca's list.
+    /// Updates the view from foca's list, in one pass, for each node that may have changed.
     fn refresh(&mut self, now_ms: u64) {
         let touched = std::mem::take(&mut self.requests.touched);
         if touched.is_empty() {
@@ -558,8 +557,8 @@ impl Core {
         }
     }
 
-    /// Whether the view is equal to foca's list, which it follows by changes alone. Checked in
-    /// small clusters only.
+    /// Whether the view, which is updated by changes alone, equals foca's list. Checked in small
+    /// clusters only.
     fn view_equals_foca(&self) -> bool {
         let same = |member: &foca::Member<Peer>| {
             self.view.of(member.id().key).is_some_and(|(peer, entry)| {

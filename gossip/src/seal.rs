@@ -40,7 +40,7 @@ const PREFIX_BYTES: usize = 1 + 8 + SENDER_BYTES;
 const HEADER_BYTES: usize = PREFIX_BYTES + 8;
 const TAG_BYTES: usize = 16;
 
-/// For how many senders subkeys are stored. With more senders, each is received from too rarely to
+/// For how many senders subkeys are stored. With more senders, datagrams from each are too rare to
 /// justify the memory.
 const SUBKEYS_MAX: usize = 1_024;
 
@@ -101,7 +101,7 @@ impl Sealer {
         (self.prefix, self.key) = prefix_and_subkey(ring, &self.cluster, &self.sender);
     }
 
-    /// Seals as this life from now on, in a stream of which no receiver has seen a datagram.
+    /// Seals as this life from now on, in a new stream.
     pub fn restart(&mut self, me: &Peer, seed: u64) {
         *self = Self::new(&self.ring, &self.cluster, me, seed);
     }
@@ -200,8 +200,8 @@ impl Opener {
         before.keys().any(|id| !self.subkeys.contains_key(id))
     }
 
-    /// Opens one datagram. One of a life later than `newest_life` is refused unless a stream of
-    /// that life is known. A refusal changes nothing.
+    /// Opens one datagram. A datagram of a life later than `newest_life` is refused unless a stream
+    /// of that life is known. A refusal changes nothing.
     pub fn open(&mut self, now_ms: u64, newest_life: u64, bytes: &[u8]) -> Result<Opened, Refusal> {
         // The body has at least one byte, the kind.
         if bytes.len() <= SEAL_BYTES {

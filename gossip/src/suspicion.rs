@@ -237,7 +237,7 @@ impl Suspicions {
     }
 }
 
-/// max − (max − min) × log(C + 1) / log(K + 1), of `others` = C: section IV-B of the paper. In a
+/// max − (max − min) × log(C + 1) / log(K + 1), where C is `others`: section IV-B of the paper. In a
 /// cluster of two no other node can confirm.
 fn patience_ms(config: &Config, nodes: usize, others: usize) -> u64 {
     let (min, max) = config.patience_ms(nodes);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn health_and_what_is_remembered_are_bounded() {
+    fn health_and_stored_accusers_are_bounded() {
         let mut all = Suspicions::default();
         (0..20).for_each(|_| all.worsen_health());
         assert_eq!(all.health(), HEALTH_MAX);

@@ -35,7 +35,7 @@ pub enum TaskPhase {
     /// The brain has started the work. Its run lease may still hold it back.
     Started { entry: Entry },
     /// The work's processes are being ended. `look_at_ms`: when to check next what keeps them.
-    /// `shim_until_ms`: until when the shim may take to end them.
+    /// `shim_until_ms`: when the shim must have ended them.
     Stopping { look_at_ms: u64, shim_until_ms: u64 },
     /// No process of the allocation is left.
     Stopped,

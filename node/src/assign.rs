@@ -116,7 +116,7 @@ pub(crate) fn domains(cores: &[Core]) -> BTreeSet<u32> {
     cores.iter().map(|core| core.numa_node).collect()
 }
 
-/// The domain of these that a GPU is near to: the one that its driver reports, or the only one.
+/// The domain that a GPU is near to: the one that its driver reports, or the only one of `domains`.
 pub(crate) fn domain_near(gpu: &GpuDevice, domains: &BTreeSet<u32>) -> Option<u32> {
     match gpu.numa_node {
         Some(numa) => Some(numa),
@@ -124,9 +124,9 @@ pub(crate) fn domain_near(gpu: &GpuDevice, domains: &BTreeSet<u32>) -> Option<u3
     }
 }
 
-/// The domain with so many free processors and GPUs, and the best-connected of these GPUs: of several
-/// domains the one with the best GPUs, and then the one with the fewest free processors. `None`: no
-/// domain has enough of both.
+/// A domain with enough free processors and GPUs, and its best-connected GPUs. Of several domains, the
+/// one with the best GPUs wins, then the one with the fewest free processors. `None`: no domain has
+/// enough of both.
 fn of_one_domain<'a>(
     node: &NodeTopology,
     used: &BTreeSet<u32>,
@@ -161,9 +161,9 @@ pub(crate) fn least_bandwidth(gpus: &GpuTopology, k: usize) -> f64 {
     best_connected(gpus, &all, k).0.least_bandwidth
 }
 
-/// The `k` best-connected GPUs of `free`, which is in order of index and has at least so many.
+/// The `k` best-connected GPUs of `free`, which is in order of index and has at least `k`.
 fn best_connected<'a>(gpus: &GpuTopology, free: &[&'a GpuDevice], k: usize) -> (Quality, Vec<&'a GpuDevice>) {
-    // For no GPU nothing needs to be compared.
+    // Without a GPU to choose, nothing needs to be compared.
     let free: &[&'a GpuDevice] = if k == 0 { &[] } else { free };
     let graph = Graph {
         bandwidths: free.iter().map(|a| free.iter().map(|b| gpus.bandwidth(a.index, b.index)).collect()).collect(),
@@ -177,8 +177,8 @@ fn best_connected<'a>(gpus: &GpuTopology, free: &[&'a GpuDevice], k: usize) -> (
     (graph.quality(&chosen), chosen.into_iter().map(|i| free[i]).collect())
 }
 
-/// Tries every subset: at most 12,870 of them. Of equal ones the first wins, with the lowest
-/// indices.
+/// Tries every subset: at most 12,870 of them. Of equally good subsets the first wins, with the
+/// lowest indices.
 fn exact(graph: &Graph<'_>, k: usize) -> Vec<usize> {
     let all = graph.nics.len();
     let mut subset: Vec<usize> = (0..k).collect();
@@ -196,8 +196,8 @@ fn exact(graph: &Graph<'_>, k: usize) -> Vec<usize> {
     best.1
 }
 
-/// Starts from each GPU and always adds the one that makes the best set. Returns the best of these
-/// sets.
+/// Builds one set from each GPU, always adding the GPU that makes the best set. Returns the best of
+/// these sets.
 fn greedy(graph: &Graph<'_>, k: usize) -> Vec<usize> {
     let mut best: Option<(Quality, Vec<usize>)> = None;
     for start in 0..graph.nics.len() {
@@ -240,14 +240,14 @@ fn nearest_cpus(cores: &[Core], used: &BTreeSet<u32>, near: &BTreeSet<u32>, want
     let whole = |core: &[u32]| core.first().is_some_and(|cpu| widths.get(cpu) == Some(&core.len()));
     let mut chosen = BTreeSet::new();
     while missing > 0 {
-        // Near domains first; then the smallest that has enough; then the one that has most.
+        // Near domains first; then the smallest domain that has enough; then the domain that has most.
         let order = |(id, domain): &(&u32, &Vec<Vec<u32>>)| {
             let has = free(domain);
             (!near.contains(id), has < missing, if has < missing { usize::MAX - has } else { has }, **id)
         };
         let Some(id) = domains.iter().min_by_key(order).map(|(id, _)| *id) else { break };
         let mut domain = domains.remove(&id).unwrap_or_default();
-        // The sort is stable: of equal cores the lowest numbers come first.
+        // The sort is stable: equal cores stay in ascending order.
         domain.sort_by_key(|core| Reverse(whole(core)));
         let (wholes, parts): (Vec<Vec<u32>>, Vec<Vec<u32>>) = domain.into_iter().partition(|core| whole(core));
         let mut left = Vec::new();

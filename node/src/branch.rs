@@ -6,9 +6,9 @@
 //!                                                                    and each subtree below it
 //! ```
 //!
-//! A child whose agent is unreachable for a moment is waited for. One that stays unreachable is
-//! bypassed: until this branch ends, this agent serves the child's own children, and the child
-//! itself alone once it is back. If a part stays unreachable for long, the head is notified; if the
+//! If the agent of a child is unreachable for a moment, this agent waits. If it stays unreachable,
+//! the child is bypassed: until this branch ends, this agent serves the child's own children, and the
+//! child itself alone once it is back. If a part stays unreachable for long, the head is notified; if the
 //! head reaches the part itself, it takes the part over from the agent above it.
 
 use lattice_pmi::Subtree;
@@ -67,7 +67,7 @@ pub enum Broken {
     Silent,
 }
 
-/// An event of a line. One of a line that has been closed changes nothing.
+/// An event of a line. An event of a closed line changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteEvent {
     /// Serve a subtree by its first part.
@@ -111,7 +111,7 @@ pub enum RouteAction {
     Open { line: u64, subtree: Subtree },
     /// Close the line.
     Close { line: u64 },
-    /// Log that this part is bypassed: those below it are served from here.
+    /// Log that this part is bypassed: the parts below it are served from here.
     LogGoneRound { part: u32 },
     /// Log that this part is served from here because its parent does not reach it.
     LogTakenOver { part: u32, parent: u32 },
@@ -232,8 +232,8 @@ impl Routes {
         }
     }
 
-    /// Serves a part that is reachable from here, with those below it, from here on, if the agent
-    /// above it still reports it as unreachable.
+    /// Takes over a part that is reachable from here, with the parts below it, if the agent above it
+    /// still reports it as unreachable.
     fn take_over(&mut self, now_ms: u64, part: u32, out: &mut Vec<RouteAction>) {
         let unreachable = |link: &Link| matches!(link, Link::Connected { unreachable } if unreachable.contains(&part));
         let is_above = |line: &Line| line.has(part) && line.subtree.first != part && unreachable(&line.link);
@@ -299,7 +299,7 @@ mod tests {
         routes
     }
 
-    /// The actions that bypass the agent of part 4: it alone, and the two below it.
+    /// The actions that bypass the agent of part 4: lines to this part alone, and to the two below it.
     fn bypass_4(line: u64) -> Vec<RouteAction> {
         let open = |line, first, end| Open { line, subtree: tree(first, end) };
         vec![Close { line: 3 }, LogGoneRound { part: 4 }, open(line, 4, 5), open(line + 1, 5, 6), open(line + 2, 6, 7)]

@@ -86,8 +86,8 @@ pub enum CheckpointPhase {
     /// `able`: the nodes that can; the value is true if nothing runs there.
     Asking { deadline: Deadline, able: BTreeMap<NodeId, bool> },
     /// The nodes may send the signal. `saved`: the nodes that are done, with everything in the
-    /// store. `idle`: the nodes on which nothing ran; what begins there later is not part of the
-    /// checkpoint.
+    /// store. `idle`: the nodes on which nothing ran; if one of them saves something after all, the
+    /// checkpoint fails.
     Saving { deadline: Deadline, saved: BTreeMap<NodeId, Saved>, idle: BTreeSet<NodeId> },
     /// The application asked for a later moment.
     Deferred { until_ms: u64 },
@@ -148,7 +148,7 @@ pub enum CheckpointStep {
     Write { round: u32 },
     /// Notify the quorum.
     Commit { checkpoint: CheckpointRef },
-    /// Nothing is waited for any more: the nodes may forget the checkpoint.
+    /// The head waits for nothing any more: the nodes may forget the checkpoint.
     Forget,
 }
 
@@ -173,9 +173,9 @@ pub struct Checkpointing {
     pub deferral_ms_max: u64,
     /// The phase.
     pub phase: CheckpointPhase,
-    /// Whether the quorum may have a checkpoint with this id: because it was notified of this one,
-    /// or because it was impossible to see whether an earlier one exists. If so, this claim alone
-    /// must not remove what the store has under this id.
+    /// Whether the quorum may have a checkpoint with this id: it was notified of this one, or the
+    /// head could not see whether an earlier one exists. If so, this claim alone must not remove the
+    /// files that the store has under this id.
     pub may_be_recorded: bool,
     /// The progress of the saving nodes. No decision depends on it, and it is not written to the
     /// disk.
@@ -229,7 +229,7 @@ impl Checkpointing {
         }
     }
 
-    /// The least that any saving node has reported.
+    /// The stage of the saving node that has reported least.
     fn save_stage(&self, saved: &BTreeMap<NodeId, Saved>, idle: &BTreeSet<NodeId>) -> SaveStage {
         let stage_of = |node: &NodeId| match self.progress.get(node) {
             None => SaveStage::Requested,
@@ -361,14 +361,14 @@ impl Checkpointing {
         vec![CheckpointStep::Go { round: self.round }]
     }
 
-    fn handle_saved(&mut self, node: NodeId, now: Saved) -> Vec<CheckpointStep> {
+    fn handle_saved(&mut self, node: NodeId, part: Saved) -> Vec<CheckpointStep> {
         let CheckpointPhase::Saving { deadline, saved, idle } = &mut self.phase else { return Vec::new() };
-        if now.manifest.is_none() != idle.contains(&node) {
+        if part.manifest.is_none() != idle.contains(&node) {
             let why =
-                if now.manifest.is_none() { "what ran there has ended and saved nothing" } else { "something was begun there meanwhile" };
+                if part.manifest.is_none() { "what ran there has ended and saved nothing" } else { "something was begun there meanwhile" };
             return self.fail(format!("{node}: {why}"));
         }
-        saved.entry(node).or_insert(now);
+        saved.entry(node).or_insert(part);
         if saved.len() < self.nodes.len() {
             return Vec::new();
         }

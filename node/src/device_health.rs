@@ -11,8 +11,8 @@
 //!
 //! The numbers are those of NVIDIA's "Xid Catalog" for Ampere and later ("Analyzing Xid Errors with
 //! the Xid Catalog", column "Immediate Action"); the rest follows "GPU Memory Error Management" and
-//! the NVML reference. Where the catalogue refers to a workflow, the table has the severest end of
-//! that workflow, except for 45, which always comes with another error.
+//! the NVML reference. Where the catalogue refers to a workflow, the table has the severest outcome
+//! of that workflow, except for 45, which always comes with another error.
 //!
 //! No default response is `fail`, although the requirement is that the node is Down after an
 //! uncorrectable memory error and after a GPU fell off the bus. The node knows which of its GPUs
@@ -73,7 +73,7 @@ pub enum Response {
 }
 
 impl Response {
-    /// Whether the GPU is not offered meanwhile.
+    /// Whether the GPU is withheld from work.
     pub fn withholds(self) -> bool {
         match self {
             Self::None | Self::Warn | Self::RestartApplication => false,
@@ -197,11 +197,11 @@ impl Default for Policy {
             version: None,
             xids: BTreeMap::new(),
             unknown_xid: Response::Warn,
-            // Work that needs no GPU may go on and begin.
+            // `Reset` withholds the GPU only: work that needs no GPU may continue and begin.
             silent: Response::Reset,
-            // A contained one (94) raises the same counter.
+            // A contained memory error (94) raises the same counter.
             ecc_uncorrected: Response::Warn,
-            // NVIDIA: work may go on and begin.
+            // NVIDIA: work may continue and begin.
             remap_pending: Response::Warn,
             remap_failed: Response::Replace,
             nvlink_down: Response::Reset,
@@ -294,8 +294,7 @@ struct Gpu {
     presence: Presence,
     /// The last time of each error, by number.
     xids: BTreeMap<u32, Timestamp>,
-    /// Those errors that are from before the first look, until the driver answers for the first
-    /// time.
+    /// The numbers of errors from before the first look; empty once the driver has answered.
     replayed: BTreeSet<u32>,
     reading: GpuReading,
     /// The most links that were up at once.
@@ -362,11 +361,11 @@ impl GpuStatus {
     }
 }
 
-/// All GPUs that were seen in this life of the agent.
+/// All GPUs that this agent has seen since it started.
 #[derive(Clone, Debug)]
 pub struct Gpus {
     policy: Policy,
-    /// Whether there has been a look: errors in the first one are from before it.
+    /// Whether there has been a look: errors that the first look reports are older than it.
     looked: bool,
     gpus: BTreeMap<String, Gpu>,
     unsupported: Vec<String>,
@@ -478,8 +477,8 @@ impl Gpus {
         found(reading.remap_failed == Some(true), policy.remap_failed, "a row of memory cannot be replaced".to_owned());
         let down = gpu.links.saturating_sub(reading.nvlinks_up.unwrap_or(gpu.links));
         found(down > 0, policy.nvlink_down, format!("{down} of {} NVLinks are down", gpu.links));
-        let lately = gpu.link_errors.1;
-        found(lately > policy.nvlink_errors_max, policy.nvlink_errors, format!("{lately} NVLink errors lately"));
+        let recent_errors = gpu.link_errors.1;
+        found(recent_errors > policy.nvlink_errors_max, policy.nvlink_errors, format!("{recent_errors} NVLink errors lately"));
         if let Some(degrees) = reading.temperature_c {
             let reached = |limit: Option<u32>| limit.is_some_and(|limit| limit > 0 && degrees >= limit);
             if reached(reading.shutdown_c) {
@@ -493,7 +492,7 @@ impl Gpus {
             found(true, response, what.to_owned());
         }
         problems.retain(|(response, _)| *response != Response::None);
-        // The sort is stable: of equally severe problems the first found stays first.
+        // The sort is stable: equally severe problems stay in the order in which they were found.
         problems.sort_by_key(|(response, _)| std::cmp::Reverse(*response));
         GpuStatus { lost, problems }
     }

@@ -175,7 +175,7 @@ fn absent_on(NodeRanks { node, count, .. }: &NodeRanks, ranks: &[u32]) -> String
     }
 }
 
-/// The first of them, and the number of the others.
+/// The first `NAMES_MAX` names, and the number of the others.
 fn first_of(all: impl Iterator<Item = String>, count: usize, of: &str) -> String {
     let more = (count > NAMES_MAX).then(|| format!("{} more{of}", count - NAMES_MAX));
     all.take(NAMES_MAX).chain(more).collect::<Vec<_>>().join(", ")

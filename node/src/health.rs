@@ -15,7 +15,7 @@ use lattice_model::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// How many results in a row without anything critical make a check ok again.
+/// How many results in a row that are not critical make a check ok again.
 const OK_RESULTS_MIN: u32 = 2;
 /// The longest text about one check, and about everything that keeps work off, in bytes.
 const WHY_BYTES_MAX: usize = 200;
@@ -30,7 +30,7 @@ pub enum Finding {
     Ok,
     /// There is nothing to check here, and why.
     Unsupported(String),
-    /// Reported only: work goes on, and new work may come.
+    /// Reported only: work continues, and new work may begin.
     Warning(String),
     /// No new work until this is over.
     Critical(String),
@@ -148,7 +148,7 @@ impl Health {
     }
 }
 
-/// Counts how often something happened lately.
+/// Counts how often something happened within a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
     length_ms: u64,

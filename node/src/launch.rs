@@ -109,7 +109,7 @@ impl LaunchHead {
             }
             PartEvent::Lost { why } => {
                 let why = format!("{}: {why}", self.spec.nodes[part].node);
-                // Abort before the part counts as lost: with its last part lost a launch is over
+                // Abort before the part counts as lost: a launch that has lost its last part is over
                 // and cannot be brought down.
                 let abort = self.abort(LOST_CODE, why);
                 self.lost[part] = true;

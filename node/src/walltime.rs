@@ -91,7 +91,7 @@ impl Walltime {
             (false, _) => WalltimeAction::ReportExceeded,
             (true, false) => WalltimeAction::AwaitHead,
             (true, true) if is_synced => WalltimeAction::FindCheckpoint,
-            // The head knows only when its shim has reported everything whether the work is being
+            // Until its shim has reported everything, the head does not know whether the work is being
             // saved.
             (true, true) => return,
         };

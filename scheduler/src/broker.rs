@@ -1,5 +1,5 @@
-//! When running work is asked to save itself without anybody's request: what a checkpoint costs,
-//! what it is worth, and which work comes first.
+//! The checkpoint broker: decides when running work is asked to save itself although nobody
+//! requested it. It compares the cost and the value of a checkpoint, and orders the work that is due.
 //!
 //! ```text
 //!   value = recompute_saved + preemptability + backlog_relief
@@ -38,13 +38,13 @@ const UNWELL_FAILURE_FACTOR: f64 = 100.0;
 /// The least time between checkpoints, as a multiple of the write time: saving takes at most a
 /// tenth of an allocation's time.
 const LEAST_INTERVAL_IN_WRITE_TIMES: f64 = 10.0;
-/// How often per hour work is preempted if its nodes are wanted as much as possible.
+/// How often per hour work is preempted at the highest possible demand for its nodes.
 const PREEMPTIONS_PER_HOUR_MAX: f64 = 1.0;
 /// How long work waits, in seconds, until it is half as urgent as work can be.
 const HALF_URGENT_AFTER_S: f64 = 600.0;
 /// How many waiting allocations preemptability considers, from the first on.
 const WAITING_CONSIDERED_MAX: usize = 100;
-/// The shortest write time that is calculated with, in seconds.
+/// The least write time in calculations, in seconds.
 const WRITE_TIME_S_MIN: f64 = 0.001;
 /// After how many failures in a row the pause before the next try stops growing.
 const FAILURES_COUNTED_MAX: u32 = 6;
@@ -55,7 +55,7 @@ pub struct Tuning {
     /// The bandwidth of the checkpoint store, in bytes per second. Checkpoints that nobody
     /// requested wait when those under way use all of it.
     pub storage_bytes_per_second: f64,
-    /// How many checkpoints may be under way before those that nobody requested wait.
+    /// Checkpoints that nobody requested wait while this many are under way.
     pub at_once_max: usize,
     /// The shortest time between two checkpoints of one allocation that the broker requests because
     /// of their value, in seconds. A fixed interval may be shorter. The pause after a failed try is
@@ -67,10 +67,10 @@ pub struct Tuning {
     pub storage_cost_node_s_per_gb: f64,
 }
 
-/// The last whole checkpoint of an allocation.
+/// The last complete checkpoint of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastSaved {
-    /// When it was whole.
+    /// When it was complete.
     pub at: Timestamp,
     /// Its size in bytes.
     pub bytes: u64,
@@ -79,8 +79,8 @@ pub struct LastSaved {
 }
 
 impl LastSaved {
-    /// The same, at the latest now: a time in the future is that of a wrong clock, and would put the
-    /// next checkpoint off until then.
+    /// The same, with `at` limited to `now`: a time in the future comes from a wrong clock, and would
+    /// delay the next checkpoint until then.
     pub fn not_after(self, now: Timestamp) -> Self {
         Self { at: self.at.min(now), ..self }
     }
@@ -152,13 +152,13 @@ pub struct Terms {
     pub nodes: u32,
     /// How many of its nodes are unwell, so that it may soon lose them.
     pub unwell_nodes: u32,
-    /// How much it would save.
+    /// How many bytes a checkpoint would write.
     pub size_bytes: f64,
     /// Whether the size is a guess, because it has saved nothing yet.
     pub size_is_guessed: bool,
     /// How long saving would take. Infinite while the store does not answer.
     pub write_time_s: f64,
-    /// Whether the write time is a guess, because it is not known how long a checkpoint of it took.
+    /// Whether the write time is a guess, because no earlier checkpoint has a known duration.
     pub write_time_is_guessed: bool,
     /// The work that its nodes lose during the write time.
     pub compute_waste_node_s: f64,
@@ -172,9 +172,10 @@ pub struct Terms {
     pub recompute_saved_node_s: f64,
     /// The work to be repeated after a preemption, times the probability of a preemption.
     pub preemptability_node_s: f64,
-    /// The nodes that waiting work wants, as a part of these and all nodes of the cluster: 0 to 1.
+    /// The nodes that waiting work wants, divided by the sum of these and all nodes of the cluster:
+    /// 0 to 1.
     pub backlog_pressure: f64,
-    /// The waiting that others are spared if it has saved itself by the time that its nodes are
+    /// How much less other work waits if this allocation has saved itself before its nodes are
     /// wanted.
     pub backlog_relief_node_s: f64,
     /// The shortest time between its last checkpoint and the next request. Does not apply to a
@@ -218,14 +219,14 @@ pub enum Verdict {
     NotDue { every_s: u64, left_s: f64 },
     /// It saved itself, or began, too short a time ago.
     TooSoon { left_s: f64 },
-    /// It is due, and other work comes first: so many checkpoints are under way or begin now.
+    /// It is due, but other work comes first: `under_way` checkpoints are under way or begin now.
     Staggered { under_way: usize },
     /// A checkpoint is under way.
     UnderWay,
     /// The last try failed, and the pause after it is not over.
     AfterFailure { times: u32, left_s: f64 },
-    /// The quorum has a later checkpoint of it than is known here; the time of that one has not
-    /// been read from the store yet.
+    /// The quorum has a later checkpoint of it than this agent knows; the time of the later one has
+    /// not been read from the store yet.
     NotKnownYet,
     /// No checkpoint begins while the store does not answer.
     StorageUnreachable { why: String },
@@ -244,8 +245,8 @@ pub struct Judgement {
     pub verdict: Verdict,
 }
 
-/// Decides for each running allocation that was submitted with automatic checkpoints. Of those that
-/// are due, the most valuable are asked first, as many as the store can write at once; the others
+/// Decides for each running allocation that was submitted with automatic checkpoints. The most
+/// valuable due checkpoints are requested first, as many as the store can write at once; the others
 /// are due again in the next round, with a higher value. Work that failed to save itself comes
 /// after all other work, and only one such allocation is asked at a time.
 pub fn should_checkpoint(view: &BrokerView<'_>, now: Timestamp) -> BTreeMap<AllocationId, Judgement> {
@@ -270,9 +271,9 @@ pub fn should_checkpoint(view: &BrokerView<'_>, now: Timestamp) -> BTreeMap<Allo
     }
     // Work that was asked for another reason saves itself regardless of the store's bandwidth,
     // which leaves less for the work that is asked here.
-    let counted = |allocation: &&Allocation| judged.get(&allocation.id).is_some_and(|judgement| judgement.verdict == Verdict::UnderWay);
-    let of_others = |allocation: &&Allocation| view.saving.contains(&allocation.id) || saves_itself_for_preemption(allocation);
-    for allocation in view.cluster.allocations.values().filter(|allocation| of_others(allocation) && !counted(allocation)) {
+    let is_counted = |allocation: &&Allocation| judged.get(&allocation.id).is_some_and(|judgement| judgement.verdict == Verdict::UnderWay);
+    let is_asked_by_others = |allocation: &&Allocation| view.saving.contains(&allocation.id) || saves_itself_for_preemption(allocation);
+    for allocation in view.cluster.allocations.values().filter(|allocation| is_asked_by_others(allocation) && !is_counted(allocation)) {
         let known = view.known.get(&allocation.id).copied().unwrap_or_default();
         under_way += 1;
         written += terms(view, &queue, allocation, &known, now).bytes_per_second(view.tuning);
@@ -318,7 +319,7 @@ fn judge_alone(
     terms: &Terms,
     now: Timestamp,
 ) -> Verdict {
-    // A preemption whose checkpoint failed, so that the work goes on, does not count.
+    // A preemption does not count once its checkpoint has failed: the work continues.
     if allocation.preemption.as_deref().is_some_and(Preemption::stands) {
         return Verdict::Preempted;
     }
@@ -388,15 +389,15 @@ fn terms(view: &BrokerView<'_>, queue: &Queue<'_>, allocation: &Allocation, know
         // At most the default timeout of a checkpoint.
         (Storage::Reachable, None) => (size_bytes / tuning.storage_bytes_per_second).clamp(WRITE_TIME_S_MIN, seconds(DEADLINE_MS_DEFAULT)),
     };
-    let many = f64::from(nodes);
+    let node_count = f64::from(nodes);
     let failures_per_s =
-        (many + f64::from(unwell_nodes) * (UNWELL_FAILURE_FACTOR - 1.0)) * tuning.failures_per_node_day.max(0.0) / (24.0 * 3600.0);
+        (node_count + f64::from(unwell_nodes) * (UNWELL_FAILURE_FACTOR - 1.0)) * tuning.failures_per_node_day.max(0.0) / (24.0 * 3600.0);
     let within = |rate_per_s: f64| 1.0 - (-rate_per_s * unsaved_s).exp();
     let failure_probability = within(failures_per_s);
     let preemption_probability = within(queue.demand_of(allocation) * PREEMPTIONS_PER_HOUR_MAX / 3600.0);
     // A failure may come at any time, so half of the unsaved work is lost on average.
-    let at_stake_node_s = unsaved_s / 2.0 * many;
-    let compute_waste_node_s = write_time_s * many;
+    let at_stake_node_s = unsaved_s / 2.0 * node_count;
+    let compute_waste_node_s = write_time_s * node_count;
     Terms {
         unsaved_s,
         nodes,
@@ -460,21 +461,21 @@ impl<'a> Queue<'a> {
     }
 
     /// How much work that is harder to preempt wants this allocation's nodes, times how easily this
-    /// allocation is preempted: 0 to 1. Only its head is compared with the work's vClusters.
+    /// allocation is preempted: 0 to 1. Whether a vCluster may use the nodes is checked for the head only.
     fn demand_of(&self, allocation: &Allocation) -> f64 {
         if allocation.spec.sensitive {
             return 0.0;
         }
         let Some(head) = allocation.head().and_then(|id| self.cluster.nodes.get(id)) else { return 0.0 };
         let class = allocation.spec.preemption_class;
-        let nobody: f64 = self
+        let nobody_wants: f64 = self
             .waiting
             .iter()
             .filter(|(a, _)| a.spec.preemption_class > class && VCluster::may_use(self.cluster.named(a), head))
             .map(|(_, urgency)| 1.0 - urgency)
             .product();
-        let easy = f64::from(10u8.saturating_sub(class)) / 10.0;
-        (1.0 - nobody) * easy
+        let ease = f64::from(10u8.saturating_sub(class)) / 10.0;
+        (1.0 - nobody_wants) * ease
     }
 }
 

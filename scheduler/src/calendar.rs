@@ -1,29 +1,29 @@
-//! The windows of reservations in lists: nodes with the same windows have one list, so that work needs to look at no
-//! more of them than it can get ([`crate::untouched`]).
+//! The windows of reservations in lists: nodes with the same windows have one list, so that a plan looks at no more of
+//! these nodes than work can get ([`crate::untouched`]).
 
 use crate::view::View;
 use lattice_model::{NodeId, Reservation};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Which windows nodes have. This stays from one plan to the next, as long as no reservation changes.
+/// The windows of nodes. They stay from one plan to the next, as long as no reservation changes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Calendar {
-    /// The windows of a node, in the order of time: no two overlap. Many nodes have the same ones. The first list is empty.
+    /// The windows of each list, in the order of time; no two of one list overlap. The first list is empty.
     pub lists: Vec<Vec<Arc<Reservation>>>,
     /// The list of each node.
     pub of_node: Vec<usize>,
 }
 
 impl Calendar {
-    /// `index` says where each node is among so many.
+    /// `index`: the index of each node. `nodes`: how many nodes there are.
     pub fn of(view: &View, index: &HashMap<NodeId, usize>, nodes: usize) -> Self {
         let mut lists: Vec<Vec<Arc<Reservation>>> = vec![Vec::new()];
         let mut of_node = vec![0; nodes];
         let mut all: Vec<&Arc<Reservation>> = view.reservations.values().collect();
         all.sort_by_key(|reservation| reservation.start);
         for reservation in all {
-            // By the list that a node had: that with this reservation.
+            // For each list that a node had before: the list with this reservation added.
             let mut longer: BTreeMap<usize, usize> = BTreeMap::new();
             for node in reservation.nodes.iter().filter_map(|node| index.get(node)) {
                 let before = of_node[*node];

@@ -1,4 +1,4 @@
-//! Which nodes an allocation gets of those that are free for it now.
+//! Chooses the nodes of an allocation among the nodes that are free for it now.
 
 use crate::classes::Class;
 use crate::draft::Draft;
@@ -11,17 +11,16 @@ use lattice_model::{Allocation, AllocationSpec, Node};
 use std::cmp::Reverse;
 
 /// The nodes that an allocation can begin on now and keep until `until_ms`, so that it delays no
-/// reservation: as many as it asks for, the most of a range, and not more new ones than its tenant's
-/// quota allows.
-/// `None`: too few are free for so long.
+/// reservation: as many as it asks for, of a range as many as possible, and no more new nodes than its
+/// tenant's quota allows. `None`: too few nodes are free until then.
 pub fn choose(state: &Draft<'_>, class: &Class, quotas: &Quotas<'_>, allocation: &Allocation, until_ms: u64) -> Option<Vec<usize>> {
     let wanted = allocation.spec.nodes as usize;
-    // What the limit for sensitive work leaves is not known here: with more of a range its claim could be
-    // refused each time.
+    // The rest of the limit for sensitive work is not known here: a claim of more than the least of a range
+    // could be refused each time.
     let most = if allocation.spec.sensitive { wanted } else { allocation.spec.nodes_most() as usize };
     let Free { nodes: mut free, more } = free(state, class, quotas, allocation, until_ms);
     let place = |node: &usize| place(state, &allocation.spec, *node);
-    // The same as below, without sorting all nodes.
+    // A shortcut with the same result as the code below, without sorting all nodes.
     let is_counted = grouping::is_counted(&allocation.spec);
     if most == 1 && !is_counted && !quotas.depend_on_nodes(allocation) {
         if is_ordered(allocation) {
@@ -46,17 +45,17 @@ fn is_ordered(allocation: &Allocation) -> bool {
     allocation.spec.share.is_some() || allocation.spec.constraints.same_numa
 }
 
-/// The order of free nodes: no memory domain is large enough, links of GPUs, what is left over, and
-/// links again.
+/// The sort key of free nodes: whether no memory domain is large enough, links of GPUs, the remainder,
+/// and links again.
 type Place = (bool, Reverse<u8>, Left, Reverse<u8>);
-/// What is left over: where owners are kept apart, nodes of which nothing is held come last, because
-/// work there closes them to others; then GPUs, cores and memory.
+/// The remainder of a node: if owners are kept apart, nodes of which nothing is held come last, because
+/// work there closes them to others; then free GPUs, cores and memory.
 type Left = (bool, u32, u32, u64);
 
 /// The place of a free node among others; the smallest is taken first. A share gets the node with the
-/// least left over (best fit), so that whole nodes stay free for work that wants whole nodes; of
-/// equal ones, that with the faster links between so many GPUs. Work that prefers one memory domain
-/// gets nodes where one is large enough, then those with the faster links, and then best fit.
+/// smallest remainder (best fit), so that whole nodes stay free for work that wants them; of equal
+/// nodes, the one with the faster links between its GPUs. Work that prefers one memory domain gets nodes
+/// where one domain is large enough, then nodes with faster links, and then best fit.
 fn place(state: &Draft<'_>, spec: &AllocationSpec, node: usize) -> Place {
     let (free, Node { size, locality, .. }) = (state.free_now[node], state.nodes[node]);
     let is_unshared = (state.kept.owners.has_policy() || spec.exclusive_user) && free == *size;
@@ -70,11 +69,11 @@ fn place(state: &Draft<'_>, spec: &AllocationSpec, node: usize) -> Place {
     }
 }
 
-/// Nodes that are free for an allocation: of untouched ones that are alike as many as it can get.
+/// Nodes that are free for an allocation; of untouched nodes that are alike, only as many as it can get.
 struct Free {
     /// In ascending order.
     nodes: Vec<usize>,
-    /// How many more of the untouched ones there are.
+    /// How many more untouched nodes are free.
     more: Vec<More>,
 }
 
@@ -137,7 +136,7 @@ pub fn count_free(state: &Draft<'_>, class: &Class, free: &[usize], quotas: &Quo
 }
 
 /// The quota that keeps an allocation off because too few of the nodes that its tenant uses already
-/// are free for it, and how many are: all further nodes would be new ones.
+/// are free for it, and how many of those are free. All other nodes would be new to the tenant.
 pub fn over_quota(
     state: &Draft<'_>,
     class: &Class,
@@ -159,8 +158,8 @@ pub fn over_quota(
     Some((excess, used.len()))
 }
 
-/// The first set of free nodes that is large enough with those that the quota allows; if there is none,
-/// the largest. `more`: see [`Free`].
+/// The first set of free nodes of which the quota allows enough; if there is none, the largest allowed
+/// set. `more`: see [`Free`].
 fn best_allowed(
     state: &Draft<'_>,
     class: &Class,
@@ -182,8 +181,8 @@ fn best_allowed(
     largest
 }
 
-/// Those of a set of [`grouping::sets`] that the quota allows, arranged as there: what counts for numbers of nodes with
-/// features is not given up for other nodes.
+/// The nodes of a set of [`grouping::sets`] that the quota allows, in the order of the set. Nodes that count for numbers of
+/// nodes with features are not given up for other nodes.
 pub fn allowed(state: &Draft<'_>, quotas: &Quotas<'_>, allocation: &Allocation, mut set: Vec<usize>) -> Vec<usize> {
     let is_counted = grouping::is_counted(&allocation.spec) && quotas.depend_on_nodes(allocation);
     if is_counted {

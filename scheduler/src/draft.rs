@@ -1,5 +1,5 @@
-//! What one plan begins with and changes as it goes: the state's columns, with what is held of each
-//! node and until when.
+//! The working copy of one plan: the state's columns, with the parts of each node that are held, and
+//! until when.
 
 use crate::columns::Columns;
 use crate::floors::Floors;
@@ -19,7 +19,7 @@ use std::borrow::Cow;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
     Up,
-    /// It is out of service since a short time, and expected back.
+    /// It has been out of service for a short time, and is expected back.
     BackSoon,
     /// It is out of service, and nobody knows until when.
     Away,
@@ -27,25 +27,25 @@ pub enum Service {
 
 /// See the module documentation. Nodes are in the order of their ids.
 pub struct Draft<'a> {
-    /// What the plan is made from.
+    /// The state from which the plan is made.
     pub kept: &'a State,
     pub view: &'a View,
     pub columns: &'a Columns,
     pub now_ms: u64,
     pub nodes: Vec<&'a Node>,
     pub service: Vec<Service>,
-    /// What is held of each node, the latest end first.
+    /// The held parts of each node, the latest end first.
     pub spans: Vec<Cow<'a, [Span]>>,
     /// How much of each node is free now.
     pub free_now: Vec<Resources>,
-    /// The nodes in service of which something is free now.
+    /// The nodes in service that have something free now.
     pub open: NodeSet,
-    /// Those of them of which nothing is held now.
+    /// The nodes in `open` of which nothing is held now.
     pub vacant: NodeSet,
-    /// Those of them of which nothing is held, now or later.
+    /// The nodes in service of which nothing is held, now or later.
     pub untouched: Untouched<'a>,
-    /// Those in service of which what ends last leaves no core ([`crate::held::Held::full`]), and of which
-    /// this plan holds nothing more, and nothing is held whose end is counted from now; without those that have windows.
+    /// The nodes in service whose span with the latest end leaves no core ([`crate::held::Held::full`]). Nodes
+    /// with windows, with spans of this plan, or with spans whose end is counted from now are not among them.
     pub full: NodeSet,
     pub floors: Floors,
     /// When nodes are set aside by reservations.
@@ -90,7 +90,7 @@ impl<'a> Draft<'a> {
         }
         draft.vacant = draft.open.clone();
         draft.vacant.keep(&untouched);
-        // When they are available does not follow from what holds them.
+        // The ends of their spans do not tell when these nodes are available.
         for node in draft.windows.nodes(draft.now_ms) {
             draft.full.remove(node);
         }
@@ -98,9 +98,9 @@ impl<'a> Draft<'a> {
         draft
     }
 
-    /// Counts what is held by work whose end is counted from now, and by leaving shares. A share that
-    /// both the allocation and the node list counts once, as in [`crate::Holdings`]. Returns the nodes of
-    /// which something is held that the state does not have so.
+    /// Adds spans of work whose end is counted from now, and of leaving shares. A share that both the
+    /// allocation and the node list counts once, as in [`crate::Holdings`]. Returns the nodes whose spans
+    /// now differ from the state's.
     fn hold_moving(&mut self) -> NodeSet {
         let (kept, mut changed) = (self.kept, NodeSet::empty(self.nodes.len()));
         let mut moving: Vec<AllocationId> = kept.held.moving.iter().copied().collect();
@@ -133,7 +133,7 @@ impl<'a> Draft<'a> {
             if record.is_some_and(|a| a.epoch == leaving.epoch && holds_share(a, id)) {
                 continue;
             }
-            // Since the end of its attempt; of work that is not known any more, long ago.
+            // It leaves since the end of its attempt; work that is not known any more ended long ago.
             let ended = record.map(|a| a.attempts.last().map_or(self.now_ms, |attempt| attempt.ended_at.0));
             let end_ms = overdue_end_ms(ended.unwrap_or_default(), self.now_ms);
             let (amount, by, who) = (leaving.resources, leaving.allocation, self.kept.owners.who_of_leaving(leaving));
@@ -142,7 +142,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Holds it after all that does not end earlier.
+    /// Inserts a span after all spans that do not end earlier.
     fn hold(&mut self, node: usize, span: Span) {
         let spans = self.spans[node].to_mut();
         let at = spans.partition_point(|other| other.end_ms >= span.end_ms);
@@ -165,7 +165,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Whether a start is known: a later one depends on the end of work that has no walltime.
+    /// Whether a start is known; otherwise it depends on the end of work that has no walltime.
     pub fn is_known_start(&self, start_ms: u64) -> bool {
         start_ms < self.now_ms.saturating_add(walltime_ms_max())
     }
@@ -175,32 +175,32 @@ impl<'a> Draft<'a> {
         free_at_ms(&self.nodes[node].size, self.spans[node].iter(), at_ms)
     }
 
-    /// Whether no window of another reservation than this one is in the way of work from now until then.
+    /// Whether no window of another reservation than this one blocks the node from now until `until_ms`.
     pub fn is_open_until(&self, node: usize, reservation: Option<&str>, until_ms: u64) -> bool {
         self.windows.first(node, reservation, self.now_ms, until_ms).is_none()
     }
 
-    /// The same for nodes with these windows: [`crate::calendar::Calendar::list_of`].
+    /// [`Self::is_open_until`] for nodes with these windows: [`crate::calendar::Calendar::list_of`].
     pub fn are_open_until(&self, windows: usize, reservation: Option<&str>, until_ms: u64) -> bool {
         self.windows.first_of(windows, reservation, self.now_ms, until_ms).is_none()
     }
 
-    /// Whether so much of the node is free from now until then; `None`: the whole node.
+    /// Whether this part of the node is free from now until `until_ms`; `None`: the whole node.
     pub fn is_free_until(&self, node: usize, part: Option<&Part>, until_ms: u64) -> bool {
         let Some(wanted) = part else { return self.is_free_later(node, part, until_ms, |_| true) };
-        // Nothing begins there later, and nothing there keeps off anybody.
+        // Nothing begins there later, and nothing there keeps other work off.
         let is_simple = !self.reserved.contains(node) && wanted.replica_of.is_none() && !self.kept.owners.are_apart();
         self.free_now[node].holds(&wanted.amount) && (is_simple || self.is_free_later(node, part, until_ms, |_| true))
     }
 
-    /// The same, counting only spans for which `counts` is true.
+    /// [`Self::is_free_until`], counting only spans for which `counts` is true.
     pub fn is_free_beside(&self, node: usize, part: Option<&Part>, until_ms: u64, counts: impl Fn(&Span) -> bool) -> bool {
         let spans = self.spans[node].iter().filter(|span| counts(span));
         let has_room = |part: &Part| free_at_ms(&self.nodes[node].size, spans, self.now_ms).holds(&part.amount);
         part.is_none_or(has_room) && self.is_free_later(node, part, until_ms, counts)
     }
 
-    /// The same if enough of the node is free now.
+    /// [`Self::is_free_beside`] for a node of which enough is free now.
     fn is_free_later(&self, node: usize, part: Option<&Part>, until_ms: u64, counts: impl Fn(&Span) -> bool) -> bool {
         let mut spans = self.spans[node].iter().filter(|span| counts(span));
         let Some(part) = part else { return spans.all(|span| span.start_ms >= until_ms) };
@@ -211,26 +211,26 @@ impl<'a> Draft<'a> {
         later.all(|at_ms| free_at_ms(&self.nodes[node].size, spans.clone(), at_ms).holds(&part.amount))
     }
 
-    /// Whether so much of the node is free now, without the work of this plan.
+    /// Whether this part of the node is free now, without the work of this plan.
     pub fn is_free_in_view(&self, node: usize, part: Option<&Part>) -> bool {
         let Some(part) = part else { return self.held_in_view(node).next().is_none() };
         self.has_amount_in_view(node, &part.amount) && !self.held_in_view(node).any(|span| span.keeps_off(part))
     }
 
-    /// The same for an amount, whoever and whatever holds the rest.
+    /// Whether this amount of the node is free now, without the work of this plan, whoever holds the rest.
     pub fn has_amount_in_view(&self, node: usize, amount: &Resources) -> bool {
         let held = self.held_in_view(node).fold(Resources::default(), |sum, span| sum.plus(&span.amount));
         self.nodes[node].size.minus(&held).holds(amount)
     }
 
-    /// What holds a part of the node now, without the work of this plan.
+    /// The spans that hold a part of the node now, without the work of this plan.
     pub fn held_in_view(&self, node: usize) -> impl Iterator<Item = &Span> {
         self.spans[node].iter().filter(|span| !span.is_planned)
     }
 
-    /// When so much of the node is free for good: all that holds it at that time has begun. `None`:
-    /// the whole node. Work with an end (`ends`) may use it before a reservation whose start is not
-    /// known.
+    /// When this part of the node becomes free and stays free, also beside later reservations. `part`
+    /// `None`: the whole node. Work with an end (`ends`) may use it before a reservation whose start is
+    /// not known.
     pub fn free_from_ms(&self, node: usize, part: Option<&Part>, ends: bool) -> u64 {
         let counts = |span: &&Span| !(ends && span.is_planned && !self.is_known_start(span.start_ms));
         let mut spans = self.spans[node].iter().filter(counts);
@@ -249,7 +249,7 @@ impl<'a> Draft<'a> {
 /// Whether a node that is out of service is expected back.
 fn away(view: &View, node: &Node, now: Timestamp) -> Service {
     let out_since = match node.state {
-        // Only gossip does not see it. If that is right, its state changes soon.
+        // Only gossip reports it as out of service. If gossip is right, its state changes soon.
         NodeState::Ready if node.unclaimable().is_none() => view.silent_since(node),
         NodeState::Ready => node.holds.iter().map(|hold| hold.since).min().unwrap_or(node.state_since),
         NodeState::Booting | NodeState::Degraded | NodeState::Down | NodeState::Draining | NodeState::Drained | NodeState::Failed => {

@@ -1,4 +1,4 @@
-//! When work that is not submitted would begin, and where: what the plan would decide for it beside all that waits.
+//! When and where work that is not submitted would begin: the plan's decision about it, beside all waiting work.
 
 use crate::plan::{Decision, plan};
 use crate::state::State;
@@ -12,7 +12,7 @@ pub struct Estimate {
     pub start: Option<Timestamp>,
     /// The nodes that it would get, in rank order; empty: not known.
     pub nodes: Vec<NodeId>,
-    /// How many cores of these it would get.
+    /// How many cores of these nodes it would get.
     pub cores: u64,
     /// The reason in one sentence.
     pub reason: String,
@@ -53,7 +53,7 @@ mod tests {
     use crate::tests::{NOW, id, pending, view};
 
     #[test]
-    fn what_waits_already_is_served_first() {
+    fn waiting_work_is_served_first() {
         let held = began(lasting(pending(9, 1, 1), 30), "n1", 10);
         let asked = lasting(pending(2, 2, NOW.0), 60);
         let minutes = |view: &View| {

@@ -21,7 +21,7 @@ pub struct Explanation {
     pub start: Option<Timestamp>,
     /// For each node that is not free for it, the reason.
     pub nodes: Vec<(NodeId, WhyNot)>,
-    /// Its place among work of its class; `None`: its queue is served in the order of submission.
+    /// Its score among work of its class; `None`: its queue is served in the order of submission.
     pub score: Option<Score>,
     /// Changes with which it would begin now.
     pub sooner: Vec<Sooner>,
@@ -68,8 +68,8 @@ pub fn explain(view: &View, allocation: &Allocation, now: Timestamp) -> Explanat
     Explanation { summary, start: plan.expected(planned).start, nodes, score: plan.score(planned), sooner }
 }
 
-/// What a reservation says against this node: it sets the node aside for others before this work would have ended, or the
-/// work names it and the node is not one of its nodes.
+/// Why a reservation denies this node to the work: it sets the node aside for others before the work would have ended, or
+/// the work names a reservation to which the node does not belong.
 fn of_reservation(plan: &Plan<'_>, planned: &Planned<'_>, node: usize) -> Option<WhyNot> {
     let own = planned.allocation.spec.reservation.as_deref();
     if let Some(name) = own

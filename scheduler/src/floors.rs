@@ -1,26 +1,27 @@
-//! When reservations begin that could be moved to a node: no later reservation begins there before that.
+//! Floors of nodes: a reservation that could be moved to a node keeps later reservations from beginning
+//! there before its own start.
 
 use crate::node_set::NodeSet;
 use std::sync::Arc;
 
-/// For so many sets of candidates the start is kept by set, for others by node: most classes share a
-/// few sets.
+/// For this many sets of candidates, one floor is stored for the whole set; for others, one for each
+/// node. Most classes share a few sets.
 const SETS_MAX: usize = 4;
 
 /// See the module documentation.
 pub struct Floors {
     of_sets: Vec<(Arc<NodeSet>, u64)>,
-    /// In milliseconds; 0: there is none.
+    /// In milliseconds; 0: no floor.
     of_nodes: Vec<u64>,
 }
 
 impl Floors {
-    /// No reservation could be moved to any of so many nodes.
+    /// No reservation could be moved to any of this number of nodes.
     pub fn none(nodes: usize) -> Self {
         Self { of_sets: Vec::new(), of_nodes: vec![0; nodes] }
     }
 
-    /// A reservation that begins then could be moved to each of these nodes.
+    /// A reservation that begins at `start_ms` could be moved to each of these nodes.
     pub fn raise(&mut self, candidates: &Arc<NodeSet>, start_ms: u64) {
         if let Some((_, floor_ms)) = self.of_sets.iter_mut().find(|(set, _)| Arc::ptr_eq(set, candidates)) {
             *floor_ms = start_ms.max(*floor_ms);
@@ -33,13 +34,13 @@ impl Floors {
         }
     }
 
-    /// When the latest of these begins that could be moved to this node; 0: there is none.
+    /// When the latest reservation begins that could be moved to this node; 0: there is none.
     pub fn of_node(&self, node: usize) -> u64 {
         let of_sets = self.of_sets.iter().filter(|(set, _)| set.contains(node)).map(|(_, floor_ms)| *floor_ms);
         of_sets.fold(self.of_nodes[node], u64::max)
     }
 
-    /// The floor of none of these nodes is lower than this.
+    /// A lower bound of the floors of these nodes.
     pub fn least(&self, candidates: &Arc<NodeSet>) -> u64 {
         self.of_sets.iter().find(|(set, _)| Arc::ptr_eq(set, candidates)).map_or(0, |(_, floor_ms)| *floor_ms)
     }
@@ -62,7 +63,7 @@ mod tests {
         floors.raise(&others, 3);
         floors.raise(&others, 7);
         floors.raise(&some, 4);
-        // More sets than are kept.
+        // More sets than `SETS_MAX`.
         for start_ms in 8..16 {
             floors.raise(&set(&[2]), start_ms);
         }

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A node without a recent fingerprint is a conformance group of its own. Nodes without a configured
-//! topology group are one group together. Of work whose nodes must have the same of some features, each
+//! topology group are one group together. If all nodes must have the same one of several features, each
 //! alternative has sets of its own.
 
 use crate::columns::Columns;
@@ -18,17 +18,17 @@ use lattice_model::{AllocationSpec, Topology};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// The number of topology groups for work that may have nodes of any.
+/// The limit of topology groups for work that may have nodes of any number of groups.
 pub const ANY: usize = usize::MAX;
 
-/// The sets of free nodes of which an allocation may get one, the best first, each in the order in
-/// which it gets the nodes. A single node may be of any group, but drifted ones come last.
-/// `more`: how many free nodes of each likeness are not in `free`, which has the first ones of each, as
-/// many as the work can use. `groups_max`: of how many topology groups the nodes may be.
+/// The sets of free nodes, the best first; an allocation gets the first nodes of one set. Work on a
+/// single node may get any, but drifted nodes come last. `free` has the first nodes of each likeness, as
+/// many as the work can use; `more` counts the rest. `groups_max`: how many topology groups the nodes
+/// may be of.
 pub fn sets(columns: &Columns, free: Vec<usize>, more: &[More], spec: &AllocationSpec, groups_max: usize) -> Vec<Vec<usize>> {
     if is_contiguous(spec) {
         let (mut runs, most) = (runs(columns, free), spec.nodes_most() as usize);
-        // The shortest that is long enough, so that longer ones are left to work that needs them.
+        // The shortest run that is long enough comes first: longer runs are left to work that needs them.
         runs.sort_by_key(|run| if run.len() < most { (true, most - run.len()) } else { (false, run.len()) });
         return runs;
     }
@@ -42,7 +42,7 @@ pub fn sets(columns: &Columns, free: Vec<usize>, more: &[More], spec: &Allocatio
                 sets_of_any(columns, have, &more, spec, groups_max)
             };
             let mut sets: Vec<Vec<usize>> = (0..alternatives.len()).flat_map(sets_of).collect();
-            // Of a range of numbers it gets as many nodes as one alternative has.
+            // Work that accepts a range of node counts gets the alternative with the most nodes.
             sets.sort_by_key(|set| Reverse(set.len().min(spec.nodes_most() as usize)));
             sets
         }
@@ -58,14 +58,14 @@ pub fn is_contiguous(spec: &AllocationSpec) -> bool {
     spec.constraints.topology == Topology::Contiguous && spec.nodes_most() > 1
 }
 
-/// Those of these nodes that follow each other in the list of all nodes by their names, each run in its order.
+/// Splits these nodes into runs that follow each other in the list of all nodes by their names.
 pub fn runs(columns: &Columns, mut nodes: Vec<usize>) -> Vec<Vec<usize>> {
     nodes.sort_unstable_by_key(|node| columns.place[*node]);
     nodes.chunk_by(|one, next| columns.place[*one] + 1 == columns.place[*next]).map(<[usize]>::to_vec).collect()
 }
 
-/// These nodes as [`sets`] has them, after some were taken out: if the work asks for numbers of nodes with features, those
-/// that count for them come first, and only they are left if they are too few.
+/// Restores the order of [`sets`] after nodes were removed: if the work asks for numbers of nodes with features, the nodes
+/// that count come first, and only they remain if they are too few.
 pub fn arranged(columns: &Columns, spec: &AllocationSpec, nodes: Vec<usize>) -> Vec<usize> {
     match spec.constraints.together() {
         Some(together @ Together::Counted(_)) => Meeting::of(columns, together).needed_first(nodes, spec.nodes_most()),
@@ -96,7 +96,7 @@ fn sets_of_any(columns: &Columns, mut free: Vec<usize>, more: &[More], spec: &Al
 
 /// The groups from which work gets all of its nodes: other nodes need not be looked at.
 pub struct Enough {
-    /// `None`: no two nodes are of one conformance group, so that all come in question.
+    /// `None`: no two nodes are of one conformance group, so nodes of any may be needed.
     conformance_group: Option<usize>,
     topology_groups: Vec<bool>,
 }
@@ -111,8 +111,8 @@ impl Enough {
 
 /// The groups from which work gets the first `most` of these nodes, if nodes of any groups are allowed:
 /// the largest conformance group, if that is enough, and in it the topology groups as [`sets`] takes
-/// them. `None`: no conformance group is enough; or two are the largest, and `is_ordered`: the nodes are
-/// not taken in the order of their ids.
+/// them. `is_ordered`: the nodes are taken in another order than that of their ids. `None`: no
+/// conformance group is enough, or two are the largest and `is_ordered` is set.
 pub fn enough(
     columns: &Columns,
     touched: &[usize],
@@ -120,7 +120,7 @@ pub fn enough(
     most: usize,
     is_ordered: bool,
 ) -> Option<Enough> {
-    // The number of nodes of each conformance group, and its first one.
+    // The number of nodes of each conformance group, and its first node.
     let mut groups = vec![(0, usize::MAX); columns.conformance_groups];
     let mut add = |group: usize, count: usize, first: usize| groups[group] = (groups[group].0 + count, first.min(groups[group].1));
     touched.iter().for_each(|node| add(columns.conformance_group[*node], 1, *node));
@@ -157,15 +157,15 @@ pub fn enough(
     Some(Enough { conformance_group, topology_groups })
 }
 
-/// Those that are in the conformance group of this node.
+/// The likenesses in the conformance group of this node.
 fn of_conformance_group(columns: &Columns, more: &[More], node: usize) -> Vec<More> {
     let group = Some(columns.conformance_group[node]);
     more.iter().copied().filter(|more| more.likeness.conformance_group == group).collect()
 }
 
-/// Sorts these nodes by their conformance groups, the largest first, and otherwise as they are.
+/// Sorts these nodes stably by their conformance groups, the largest first.
 fn sort_by_conformance_group(columns: &Columns, nodes: &mut [usize], more: &[More]) {
-    // The number of nodes of each group, and where its first one is.
+    // The number of nodes of each group, and the position of its first node.
     let mut groups = vec![(0_usize, usize::MAX); columns.conformance_groups];
     for (at, node) in nodes.iter().enumerate() {
         let (count, first) = &mut groups[columns.conformance_group[*node]];
@@ -188,7 +188,7 @@ fn sort_by_conformance_group(columns: &Columns, nodes: &mut [usize], more: &[Mor
 }
 
 /// The sets of these nodes, which are sorted by conformance groups, with at most `groups_max`
-/// topology groups each. `most`: how many nodes it gets at most.
+/// topology groups each. `most`: how many nodes the work gets at most.
 fn within_topology_groups(columns: &Columns, mut nodes: Vec<usize>, more: &[More], most: usize, groups_max: usize) -> Vec<Vec<usize>> {
     if columns.topology_groups < 2 {
         return vec![nodes];
@@ -198,7 +198,7 @@ fn within_topology_groups(columns: &Columns, mut nodes: Vec<usize>, more: &[More
         nodes.iter().for_each(|node| groups.entry(columns.topology_group[*node]).or_default().push(*node));
         let counts = count(columns, nodes.iter().copied(), more);
         let mut sets: Vec<(usize, Vec<usize>)> = groups.into_iter().map(|(group, set)| (counts[group], set)).collect();
-        // The smallest that is large enough, so that the larger ones are left to work that needs them.
+        // The smallest group that is large enough comes first: larger ones are left to work that needs them.
         sets.sort_by_key(|(count, _)| if *count < most { (true, most - count) } else { (false, *count) });
         return sets.into_iter().map(|(_, set)| set).collect();
     }
@@ -215,8 +215,8 @@ fn within_topology_groups(columns: &Columns, mut nodes: Vec<usize>, more: &[More
     vec![nodes]
 }
 
-/// Sorts these nodes by their topology groups, and otherwise as they are, so that the first `wanted`
-/// are of as few groups as possible. Returns the groups in that order.
+/// Sorts these nodes stably by their topology groups, so that the first `wanted` are of as few groups as
+/// possible. Returns the groups in that order.
 fn arrange(columns: &Columns, nodes: &mut [usize], more: &[More], wanted: usize) -> Vec<usize> {
     let counts = count(columns, nodes.iter().copied(), more);
     let order = order(&counts, wanted);
@@ -226,8 +226,8 @@ fn arrange(columns: &Columns, nodes: &mut [usize], more: &[More], wanted: usize)
     order
 }
 
-/// The topology groups with these numbers of nodes, so that the first `wanted` nodes are of as few groups
-/// as possible.
+/// Orders the topology groups, of which `counts` has the numbers of nodes, so that the first `wanted`
+/// nodes are of as few groups as possible.
 fn order(counts: &[usize], wanted: usize) -> Vec<usize> {
     let mut left: Vec<usize> = (0..counts.len()).filter(|group| counts[*group] > 0).collect();
     left.sort_by_key(|group| counts[*group]);
@@ -235,7 +235,7 @@ fn order(counts: &[usize], wanted: usize) -> Vec<usize> {
     while missing > 0
         && let Some(largest) = left.last()
     {
-        // The smallest with all that is missing, or else the largest.
+        // The smallest group that has all missing nodes, or else the largest group.
         let enough = counts[*largest].min(missing);
         let group = left.remove(left.partition_point(|group| counts[*group] < enough));
         missing = missing.saturating_sub(counts[group]);
@@ -253,7 +253,7 @@ fn count(columns: &Columns, nodes: impl Iterator<Item = usize>, more: &[More]) -
     counts
 }
 
-/// How many of these nodes could serve the allocation together, for 1, 2, … topology groups at most.
+/// How many of these nodes could serve the allocation together, on at most 1, 2, … topology groups.
 pub fn reach(columns: &Columns, nodes: impl Iterator<Item = usize>, spec: &AllocationSpec) -> Vec<usize> {
     if is_contiguous(spec) {
         return runs(columns, nodes.collect()).iter().map(Vec::len).max().into_iter().collect();
@@ -269,7 +269,7 @@ pub fn reach(columns: &Columns, nodes: impl Iterator<Item = usize>, spec: &Alloc
             }
             most
         }
-        // Numbers of nodes and a limit of topology groups are never asked for together.
+        // No work asks for both numbers of nodes with features and a limit of topology groups.
         Together::Counted(_) => {
             let mut pools: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
             let pool = |node: usize| if spec.constraints.conformance { columns.conformance_group[node] } else { 0 };
@@ -295,7 +295,7 @@ fn reach_of_any(columns: &Columns, nodes: impl Iterator<Item = usize>, spec: &Al
     most
 }
 
-/// The larger of both for each number of groups. More groups have no fewer nodes.
+/// Raises `most` to the larger of both for each number of groups. More groups never have fewer nodes.
 fn raise(most: &mut Vec<usize>, mut sums: Vec<usize>) {
     let (longer, all) = (most.len().max(sums.len()), [most.last().copied(), sums.last().copied()]);
     most.resize(longer, all[0].unwrap_or(0));
@@ -361,7 +361,7 @@ mod tests {
         let first = |nodes, groups_max| sets(columns, all(), &[], &spec_of(nodes, Topology::Any), groups_max).remove(0);
         assert_eq!(first(2, ANY)[..2], [7, 8]);
         assert_eq!(first(3, ANY)[..3], [4, 5, 6]);
-        // The largest, and the smallest for what is missing.
+        // The largest group, then the smallest that has the missing nodes.
         assert_eq!(first(6, ANY)[..6], [0, 1, 2, 3, 7, 8]);
         assert_eq!(first(7, ANY)[..7], [0, 1, 2, 3, 4, 5, 6]);
         assert_eq!(first(3, 1), [4, 5, 6]);
@@ -380,7 +380,7 @@ mod tests {
             prop_assert_eq!(first.len(), groups.len());
             if let Some(needed) = needed {
                 prop_assert_eq!(groups_of(columns, &first[..wanted]), needed);
-                // With that limit there is a set that is large enough and keeps it.
+                // With that limit, the first set is large enough and within the limit.
                 let sets = sets(columns, (0..groups.len()).collect(), &[], &spec, needed);
                 prop_assert!(sets[0].len() >= wanted && groups_of(columns, &sets[0]) <= needed);
             }

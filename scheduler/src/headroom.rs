@@ -1,4 +1,4 @@
-//! What keeps waiting work from beginning whatever nodes are free.
+//! Obstacles: the reasons for which waiting work cannot begin, whichever nodes are free.
 
 use crate::domains::Domains;
 use crate::draft::Draft;
@@ -13,12 +13,12 @@ use lattice_model::user_running::TooManyRunning;
 use lattice_model::{Allocation, AllocationId, NodeId, Timestamp, hostlist};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Why an allocation cannot begin whatever nodes are free.
+/// Why an allocation cannot begin, whichever nodes are free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
     /// It would exceed a quota of its tenant.
     Quota(Excess),
-    /// It would exceed a quota because only so many of the nodes that its tenant uses can take it.
+    /// It would exceed a quota, because only `usable` of the nodes that its tenant uses can take it.
     NodesOfTenant { excess: Excess, usable: usize },
     /// Its user has as many running allocations as one user may have.
     User(TooManyRunning),
@@ -26,11 +26,12 @@ pub enum Obstacle {
     NoVni { domain: String, why: NoVni },
     /// An earlier attempt of it may still run on these nodes, and it must not run twice.
     Settling(Vec<NodeId>),
-    /// It was requeued so many times soon after it was claimed.
+    /// It was requeued this many times in a row soon after it was claimed.
     Requeued { times: u32, until: Timestamp },
     /// It could not end by its deadline any more: the leader's clock is about to end it.
     Deadline(Timestamp),
-    /// It excludes work ahead of it that begins now or has a reservation: this one, by id and name.
+    /// It excludes work ahead of it that begins now or has a reservation. The value is that work's id
+    /// and name.
     Excluded(String),
     /// The reservation that it names was deleted.
     NoReservation(String),
@@ -95,7 +96,7 @@ impl Obstacle {
         }
     }
 
-    /// The reason in a sentence, where the limit is reached by work ahead that has a reservation.
+    /// The reason in a sentence, if work ahead that has a reservation reaches the limit.
     pub fn sentence_later(&self) -> String {
         match self {
             Self::Quota(_) | Self::NodesOfTenant { .. } => {
@@ -115,7 +116,7 @@ impl Obstacle {
         }
     }
 
-    /// The same in a few words.
+    /// [`Self::sentence_later`] in a few words.
     pub fn brief_later(&self) -> String {
         match self {
             Self::Quota(_) | Self::NodesOfTenant { .. } => "quota: kept for work ahead of it".to_owned(),
@@ -165,7 +166,7 @@ fn quota_in_use(excess: &Excess) -> String {
     format!("quota: {} of {} {of} in use", excess.current, excess.limit)
 }
 
-/// What is used of quotas, limits and VNIs.
+/// The use of quotas, limits and VNIs.
 #[derive(Clone)]
 struct Usage<'a> {
     quotas: Quotas<'a>,
@@ -180,7 +181,7 @@ impl<'a> Usage<'a> {
         self.domains.take(allocation);
     }
 
-    /// The limit of these that the allocation would exceed.
+    /// The first of the limits in `limits` that the allocation would exceed.
     fn obstacle(&self, allocation: &Allocation, limits: Limits) -> Option<Obstacle> {
         if let Some(excess) = self.quotas.keeps_off(allocation).filter(|_| limits.quotas) {
             return Some(Obstacle::Quota(excess));
@@ -205,7 +206,7 @@ impl Limits {
     const ALL: Self = Self { quotas: true, users: true, domains: true };
 }
 
-/// When the first reservation begins of those that count against the same limits, in milliseconds.
+/// When the first reservation begins that counts against each limit, in milliseconds.
 #[derive(Default)]
 struct FirstReserved<'a> {
     of_tenants: BTreeMap<&'a str, u64>,
@@ -216,12 +217,12 @@ struct FirstReserved<'a> {
 /// See the module documentation.
 pub struct Headroom<'a> {
     settling: Settling<'a>,
-    /// In use now, and by what this plan begins now.
+    /// By work that has begun, and by work that this plan begins now.
     now: Usage<'a>,
-    /// The same, and what has a reservation.
+    /// As `now`, and by work that has a reservation.
     later: Usage<'a>,
     first: FirstReserved<'a>,
-    /// What begins now.
+    /// The allocations that this plan begins now.
     begun: BTreeSet<AllocationId>,
     /// When each reservation begins, in milliseconds.
     reserved: BTreeMap<AllocationId, u64>,
@@ -251,13 +252,13 @@ impl<'a> Headroom<'a> {
         self.reserved.insert(allocation.id, start_ms);
     }
 
-    /// The allocation among those that this one excludes for which that holds.
-    fn excluded(allocation: &Allocation, is_it: impl Fn(AllocationId) -> bool) -> Option<Obstacle> {
+    /// The first allocation that this one excludes and for which `is_in_way` is true.
+    fn excluded(allocation: &Allocation, is_in_way: impl Fn(AllocationId) -> bool) -> Option<Obstacle> {
         let mut excluded = allocation.dependencies.iter().flat_map(|all| all.excluded());
-        excluded.find(|other| is_it(other.on)).map(|other| Obstacle::Excluded(other.label()))
+        excluded.find(|other| is_in_way(other.on)).map(|other| Obstacle::Excluded(other.label()))
     }
 
-    /// Why it cannot begin on any nodes.
+    /// Why it cannot begin now on any nodes.
     pub fn obstacle(&self, allocation: &Allocation) -> Option<Obstacle> {
         if let Some(obstacle) = self.now.obstacle(allocation, Limits::ALL) {
             return Some(obstacle);
@@ -272,8 +273,8 @@ impl<'a> Headroom<'a> {
         Some(Obstacle::Requeued { times: allocation.quick_requeues, until })
     }
 
-    /// Why it cannot begin now without delaying a reservation by the use of a quota, a limit or a
-    /// VNI, if it lasts until then.
+    /// Why it cannot begin now and last until `until_ms`: its use of a quota, a limit or a VNI would
+    /// delay a reservation.
     pub fn obstacle_until(&self, allocation: &Allocation, until_ms: u64) -> Option<Obstacle> {
         let begins_before = |first_ms: Option<&u64>| first_ms.is_some_and(|first_ms| *first_ms < until_ms);
         let limits = Limits {
@@ -285,19 +286,19 @@ impl<'a> Headroom<'a> {
         self.later.obstacle(allocation, limits).or_else(|| Self::excluded(allocation, is_reserved_before))
     }
 
-    /// Why it cannot begin once all that has a reservation has begun.
+    /// Why it cannot begin once all work that has a reservation has begun.
     pub fn obstacle_later(&self, allocation: &Allocation) -> Option<Obstacle> {
         let obstacle = self.later.obstacle(allocation, Limits::ALL);
         obstacle.or_else(|| Self::excluded(allocation, |other| self.reserved.contains_key(&other)))
     }
 
-    /// The quotas that count for work that begins now and lasts until then.
+    /// The quotas that count for work that begins now and lasts until `until_ms`.
     pub fn quotas_until(&self, allocation: &Allocation, until_ms: u64) -> &Quotas<'a> {
         let first_ms = self.first.of_tenants.get(allocation.spec.tenant.as_str());
         if first_ms.is_some_and(|first_ms| *first_ms < until_ms) { &self.later.quotas } else { &self.now.quotas }
     }
 
-    /// The quotas that count for work that begins now and has a reservation.
+    /// The quotas that count for work that has a reservation and begins now instead.
     pub fn quotas_now(&self) -> &Quotas<'a> {
         &self.now.quotas
     }

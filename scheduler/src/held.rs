@@ -1,8 +1,8 @@
-//! What work holds of the nodes, kept from one plan to the next.
+//! The parts of nodes that work holds, kept from one plan to the next.
 //!
-//! Most work that runs ends at a time that is known, and holds the same part of a node until then. What
-//! ends at a time that is counted from now (no walltime, not begun, asked to leave, ended) is only
-//! listed here, and a plan counts it anew.
+//! Most work that runs ends at a known time, and holds the same part of a node until then. Work whose end
+//! is counted from now (no walltime, not begun, asked to leave, ended) is only listed here, and each plan
+//! counts it anew.
 
 use crate::columns::Columns;
 use crate::node_set::NodeSet;
@@ -15,19 +15,19 @@ use std::collections::{BTreeMap, BTreeSet};
 /// See the module documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// What is held of each node until a known time, the latest end first.
+    /// The spans of each node with a known end, the latest end first.
     pub spans: Vec<Vec<Span>>,
-    /// How much of each node is free beside that.
+    /// How much of each node is free beside these spans.
     pub free: Vec<Resources>,
-    /// The nodes of which something is free beside that.
+    /// The nodes of which something is free beside these spans.
     pub open: NodeSet,
-    /// The nodes of which something is held until a known time.
+    /// The nodes that have such spans.
     pub touched: NodeSet,
-    /// The nodes of which what ends last leaves no core: before that end, no work gets any of it.
+    /// The nodes whose span with the latest end leaves no core: before that end, no work gets a part of them.
     pub full: NodeSet,
-    /// These by that end, and of equal ones the last node first.
+    /// The full nodes by that end; of equal ends, the last node first.
     pub by_end: BTreeSet<(u64, Reverse<usize>)>,
-    /// Work whose end is known, by that.
+    /// Work whose end is known, by its end.
     ends: BTreeSet<(u64, AllocationId)>,
     /// Work whose end is counted from now.
     pub moving: BTreeSet<AllocationId>,
@@ -53,7 +53,7 @@ impl Held {
         held
     }
 
-    /// Counts what an allocation holds. `who`: whose it is.
+    /// Adds the parts that an allocation holds. `who`: its owner.
     pub fn add(&mut self, columns: &Columns, allocation: &Allocation, who: Who) {
         *self.classes.entry(allocation.spec.preemption_class).or_default() += 1;
         let Some(end_ms) = known_end_ms(allocation) else {
@@ -68,7 +68,7 @@ impl Held {
         }
     }
 
-    /// Counts it no longer. The record is the one that was counted.
+    /// Removes the parts of an allocation. The record must be the one that was added.
     pub fn remove(&mut self, columns: &Columns, allocation: &Allocation) {
         if let Some(count) = self.classes.get_mut(&allocation.spec.preemption_class) {
             *count -= 1;
@@ -94,7 +94,7 @@ impl Held {
         self.ends.iter().take_while(move |(end_ms, _)| *end_ms <= now_ms).map(|(_, id)| *id)
     }
 
-    /// The same with others in the place of owners, by allocation and owner.
+    /// A copy in which `who_of` replaces the owner of each span, by allocation and owner.
     #[cfg(test)]
     pub fn with_owners(&self, who_of: impl Fn(AllocationId, Who) -> Who) -> Self {
         let mut held = self.clone();
@@ -108,7 +108,7 @@ impl Held {
         }
     }
 
-    /// Counts what is held of a node that is not listed by its end.
+    /// Sums up the spans of a node that is not listed in `by_end`, and lists it there if it is full.
     fn sum(&mut self, columns: &Columns, node: usize) {
         let (size, spans) = (&columns.nodes[node].size, &self.spans[node]);
         let free = size.minus(&spans.iter().fold(Resources::default(), |sum, span| sum.plus(&span.amount)));

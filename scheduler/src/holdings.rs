@@ -1,4 +1,4 @@
-//! What allocations hold of each node.
+//! The parts of nodes that allocations hold.
 
 use lattice_model::{Allocation, AllocationId, Epoch, Node, NodeId, Resources, SharePhase};
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub struct Holdings(BTreeMap<NodeId, BTreeMap<(AllocationId, Epoch), Resources>>);
 
 impl Holdings {
-    /// What these allocations hold, on all nodes, and what leaving shares hold on these nodes.
+    /// The parts that these allocations hold on all nodes, and that leaving shares hold on these nodes.
     pub fn of<'a>(nodes: impl Iterator<Item = &'a Node>, allocations: impl Iterator<Item = &'a Allocation>) -> Self {
         let mut held = Self::default();
         for node in nodes {
@@ -30,7 +30,7 @@ impl Holdings {
         self.0.entry(node.clone()).or_default().insert((allocation, epoch), resources);
     }
 
-    /// The sum of what is held of a node.
+    /// The sum of the held parts of a node.
     pub fn committed(&self, node: &NodeId) -> Resources {
         self.0.get(node).into_iter().flat_map(BTreeMap::values).fold(Resources::default(), |sum, part| sum.plus(part))
     }

@@ -1,9 +1,9 @@
-//! How well the wiring of a node suits work: the part of f₄ within a node, as the specification has
-//! it ("GPU topology", "memory topology").
+//! How well the wiring of a node suits work: the part of f₄ within a node, from the specification's
+//! "GPU topology" and "memory topology".
 //!
 //! ```text
 //!   within = β · links + (1 − β) · memory
-//!     links    the slowest link of the best-connected so many GPUs / the fastest link of the node
+//!     links    the slowest link of as many best-connected GPUs as it gets / the fastest link of the node
 //!     memory   the largest part of its cores and GPUs that one memory domain has
 //! ```
 
@@ -13,13 +13,13 @@ use lattice_model::{Locality, Resources};
 const LINKS_WEIGHT_MANY_GPUS: f64 = 0.7;
 /// β for work with many cores for its GPUs.
 const LINKS_WEIGHT_MANY_CORES: f64 = 0.3;
-/// β for work of which the number of cores is not known.
+/// β for work without a known number of cores.
 const LINKS_WEIGHT: f64 = 0.5;
-/// Up to so many cores for each GPU, work has many GPUs for its cores.
+/// Work with at most this many cores for each GPU has many GPUs for its cores.
 const CORES_PER_GPU_MAX: u32 = 8;
 
-/// How well a node suits work that gets this amount of it, from 0 to 1. If only one part is known, or
-/// fewer than two GPUs have no link, the other part counts alone. `None`: neither is known.
+/// How well a node suits work that gets this amount of it, from 0 to 1. If only links or only memory is
+/// known, it counts alone; fewer than two GPUs have no links. `None`: neither is known.
 pub fn fitness(locality: &Locality, amount: &Resources) -> Option<f64> {
     let links = locality.gpu_link_percent(amount.gpus).map(|percent| f64::from(percent) / 100.0);
     let memory = locality.part_in_one_domain(amount);
@@ -113,7 +113,7 @@ mod tests {
         let mut v = with(view(3, waiting()), amount(8, 2), &wirings);
         assert!(is_near(topology(&v, 1), 1.0), "{:?}", topology(&v, 1));
         assert!(is_near(topology(&v, 2), 1.0), "{:?}", topology(&v, 2));
-        // A whole node has eight cores and two GPUs: the second domain has four of these.
+        // Of the eight cores and two GPUs of the second node, one domain has four cores and both GPUs.
         assert!(is_near(topology(&v, 3), 0.7 + 0.3 * 0.6), "{:?}", topology(&v, 3));
         // Between nodes, two of three groups are needed.
         for (node, group) in v.nodes.values_mut().zip(["a", "b", "c"]) {

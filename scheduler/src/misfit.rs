@@ -111,7 +111,7 @@ fn serving_together(spec: &AllocationSpec, fit: &[&Node]) -> usize {
             let of = |set: &FeatureSet| in_groups(spec, fit.iter().copied().filter(|node| has_all(&node.features, set)));
             sets.iter().map(of).max().unwrap_or(0)
         }
-        // A limit of topology groups is never combined with numbers of nodes for features.
+        // No work combines a limit of topology groups with numbers of nodes for features.
         Some(numbers @ Together::Counted(_)) => numbers.serving(fit.iter().map(|node| node.features.as_slice())),
     }
 }

@@ -1,7 +1,7 @@
-//! In which order waiting work is served: by class and score, or by the time at which it came into the
-//! queue. That is the time of its submission, or for work that depends on other work, when that was as
-//! it must be; its `nice` puts it later. A lane has the time of its task group, and a replica that of its service, so those of
-//! one group or service come one after another.
+//! The order in which waiting work is served: by class and score, or by the time at which it came into the
+//! queue. That is the time of its submission or, for work that depends on other work, the time when its
+//! dependencies were met; its `nice` makes it later. A lane has the time of its task group, and a replica
+//! that of its service, so the lanes of one group and the replicas of one service follow each other.
 
 use crate::classes::Classes;
 use crate::draft::Draft;
@@ -19,7 +19,7 @@ pub struct Queue<'a> {
     pub scheduler: SchedulerKind,
     /// The weights of the score; `None`: it is served in the order in which work came into it.
     pub weights: Option<Weights>,
-    /// What waits in it, the first one first.
+    /// Its waiting work, in the order in which it is served.
     pub waiting: Vec<Waiting<'a>>,
 }
 
@@ -43,7 +43,7 @@ pub struct Ordered<'a> {
 impl<'a> Ordered<'a> {
     pub fn of(kept: &'a State, now: Timestamp) -> Self {
         let (state, view, classes) = (Draft::of(kept, now), &kept.view, &kept.classes);
-        // By class: in which queue its work waits.
+        // By class: the queue in which its work waits.
         let mut queue_of: Vec<Option<usize>> = vec![None; classes.all.len()];
         let mut names: BTreeMap<&str, usize> = BTreeMap::new();
         let mut waiting: Vec<Vec<Waiting<'_>>> = Vec::new();
@@ -74,9 +74,9 @@ impl<'a> Ordered<'a> {
     }
 
     /// The work of all queues in the order in which it is considered, each with the index of its
-    /// queue. The order within a queue stays; of two queues, the one whose next work is of a higher
-    /// class is first, or older work of the same class: so nodes that were preempted for work are
-    /// its own.
+    /// queue. The order within a queue stays. Of two queues, the one whose next work is of a higher
+    /// class comes first, or is older and of the same class: so work gets the nodes that were preempted
+    /// for it.
     pub fn merged(&self) -> Vec<(usize, Waiting<'a>)> {
         if let [queue] = &self.queues[..] {
             return queue.waiting.iter().map(|waiting| (0, *waiting)).collect();
@@ -102,8 +102,8 @@ pub fn waiting_in<'a>(view: &'a View, vcluster: &str, now: Timestamp) -> Vec<&'a
     waiting.filter_map(|waiting| view.allocations.get(&waiting.allocation.id)).collect()
 }
 
-/// When it came into its queue, and later by its `nice`. Of what came at the same time, the id decides, and among the lanes
-/// of a task group or the replicas of a service their numbers.
+/// When work came into its queue, shifted by its `nice`. For equal times the id decides; among the lanes of a task group or
+/// the replicas of a service, their numbers decide.
 type Age = (Timestamp, AllocationId, u32);
 
 fn age(view: &View, allocation: &Allocation) -> Age {

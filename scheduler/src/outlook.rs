@@ -186,7 +186,7 @@ impl Plan<'_> {
             let until = start.map_or_else(|| "set aside".to_owned(), |start| format!("starts ~{}", self.clock(start)));
             return format!("{until}: reservation {}", in_way.name);
         }
-        // Where nothing overtakes, what is ahead is the reason.
+        // In a queue without overtaking, the work ahead is the reason.
         let is_behind = planned.ahead > 0 && self.is_fifo(planned);
         if let Some((_, work, _)) = self.kept_apart(planned).filter(|_| !is_behind && reservation.awaited.is_empty()) {
             return start.map_or_else(|| format!("waits for {work}"), |start| format!("starts ~{}: {work}", self.clock(start)));
@@ -274,7 +274,7 @@ impl Plan<'_> {
         format!("{line}; {expectation}{delays}{set_aside}{replicas}{}", self.kept_apart_clause(planned))
     }
 
-    /// What [`Self::kept_apart`] finds, as the end of a sentence.
+    /// The result of [`Self::kept_apart`], as the end of a sentence.
     fn kept_apart_clause(&self, planned: &Planned<'_>) -> String {
         let Some((count, work, is_by_policy)) = self.kept_apart(planned) else { return String::new() };
         let (has, holds) = if count == 1 { ("has", "holds") } else { ("have", "hold") };
@@ -328,7 +328,7 @@ impl Plan<'_> {
         if let Some(name) = &allocation.spec.reservation {
             return format!("{wants}; reservation {name} has {possible} that could ever serve it: it waits until there are more");
         }
-        // Of work whose ranks are spread, not of one form alone.
+        // The whole work's specification, not that of one of its forms.
         let spec = view.allocations.get(&allocation.id).map_or(&allocation.spec, |allocation| &allocation.spec);
         let misfit = misfit(view.nodes.values(), &view.vclusters, spec).map(|misfit| misfit.summary());
         match misfit {
@@ -381,9 +381,9 @@ pub struct Expected {
     pub score: Option<f64>,
     /// Why it waits, in ten to forty characters.
     pub reason: String,
-    /// Why it cannot begin whatever nodes are free, in a sentence: quotas of its tenant, the limit of
+    /// Why it cannot begin, whichever nodes are free, in a sentence: quotas of its tenant, the limit of
     /// its user, no VNI for its network domain, an earlier attempt that may still run, or a time for
-    /// which it waits. `None`: nothing of this blocks it.
+    /// which it waits. `None`: no such obstacle.
     pub obstacle: Option<String>,
 }
 

@@ -1,20 +1,20 @@
-//! Whose shares are, as numbers: shares with different numbers may not be on one node together.
+//! The owners of shares, as numbers: shares with different numbers may not be on one node together.
 
 use crate::view::View;
 use lattice_model::{Allocation, AllocationId, Leaving, Node, ShareOwner, SharePolicy, ShareUser};
 use std::collections::BTreeMap;
 
-/// The number of everybody where the share policy keeps nobody apart.
+/// The number of everybody if the share policy keeps nobody apart.
 const EVERYBODY: u32 = 0;
-/// The number of holders that are not known, or have had no work since the state was made; no work that waits.
+/// The number of holders that are not known, or have had no work since the state was made. No waiting work has it.
 const UNKNOWN: u32 = u32::MAX;
 
-/// The owner of a share: its number under the share policy, and its user where `--exclusive=user` counts.
+/// The owner of a share: its number under the share policy, and its user if any work uses `--exclusive=user`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Who {
     /// The number of its owner under the share policy.
     owner: u32,
-    /// Its user; `None`: not known, or no work is on a node only with its user's.
+    /// Its user; `None`: not known, or no work uses `--exclusive=user`.
     user: Option<ShareUser>,
 }
 
@@ -34,7 +34,7 @@ impl Who {
 #[derive(Default)]
 pub struct Owners {
     policy: SharePolicy,
-    /// Whether any work is on a node only with its user's.
+    /// Whether any work uses `--exclusive=user`.
     has_exclusive: bool,
     tenants: BTreeMap<String, u32>,
     users: BTreeMap<u32, u32>,
@@ -67,13 +67,13 @@ impl Owners {
         }
     }
 
-    /// Whose an allocation of the view is.
+    /// The owner of an allocation of the view.
     pub fn who(&self, allocation: &Allocation) -> Who {
         let user = self.has_exclusive.then(|| ShareUser::of(allocation));
         Who { owner: self.number_of(Some(self.policy.owner_of(allocation))), user }
     }
 
-    /// Whose a share is that leaves its node.
+    /// The owner of a share that leaves its node.
     pub fn who_of_leaving(&self, leaving: &Leaving) -> Who {
         let user = if self.has_exclusive { ShareUser::of_leaving(leaving) } else { None };
         Who { owner: self.number_of(self.policy.owner_of_leaving(leaving)), user }
@@ -96,8 +96,8 @@ impl Owners {
         !self.policy.is_anyone()
     }
 
-    /// Whether the policy, or a request of work, keeps any work apart. No decision may depend on it: it stays so when that
-    /// work has ended.
+    /// Whether the policy, or a request of work, keeps any work apart. No decision may depend on this: it stays true after
+    /// that work has ended.
     pub fn are_apart(&self) -> bool {
         self.has_policy() || self.has_exclusive
     }
@@ -111,8 +111,8 @@ fn has_exclusive_leaving(node: &Node) -> bool {
     node.leaving.iter().any(|leaving| leaving.owner.as_ref().is_some_and(|owner| owner.is_exclusive))
 }
 
-/// The first of these holders of a node that `--exclusive=user`, of either, keeps this allocation apart from, and what the
-/// node holds with it, in words.
+/// The first of these holders of a node from which `--exclusive=user`, of either, keeps this allocation apart, and the
+/// holder's work in words.
 pub fn users_apart(
     view: &View,
     allocation: &Allocation,
@@ -127,8 +127,8 @@ pub fn users_apart(
     holders.into_iter().find_map(|holder| Some((holder, ShareUser::of(allocation).keeps_apart(user(holder))?)))
 }
 
-/// The first of these holders of a node that the share policy keeps this allocation apart from, and
-/// what the node holds with it, in words.
+/// The first of these holders of a node from which the share policy keeps this allocation apart, and
+/// the holder's work in words.
 pub fn kept_apart(
     view: &View,
     allocation: &Allocation,

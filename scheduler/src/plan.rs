@@ -6,10 +6,10 @@
 //!            Headroom (quotas, limits) ─┘
 //! ```
 //!
-//! Backfill: the first [`RESERVATIONS_MAX`] of a queue that cannot begin now have reservations. Work
-//! behind them begins now if it has ended by its walltime before it would delay any of these, and before the window of
-//! a reservation that an operator made. Work that may
-//! begin with less than its walltime gets as much as delays none of them, at least its least one.
+//! Backfill: the first [`RESERVATIONS_MAX`] allocations of a queue that cannot begin now get
+//! reservations. Work behind them begins now if its walltime ends before it would delay any of these
+//! reservations, and before the window of a reservation that an operator made. Work that accepts less
+//! than its walltime gets the longest time that delays none of them, but at least its minimum.
 
 use crate::borrowing::{Lent, borrows};
 use crate::choice;
@@ -31,12 +31,12 @@ use std::time::Duration;
 
 /// How many allocations of each queue have a reservation.
 pub const RESERVATIONS_MAX: usize = 50;
-/// How often a plan may look at a node, for all queues together, which have equal parts: some tenths of
-/// a second. What it does not come to waits for the next plan, which is made once something has
-/// changed. A number and not a time, so that all agents make the same plan.
+/// How often a plan may look at a node; all queues get equal parts. This many looks take some tenths of
+/// a second. Work that the plan does not reach waits for the next one, which is made once something
+/// has changed. The limit is a number and not a time, so that all agents make the same plan.
 const LOOKS_MAX: usize = 30_000_000;
 
-/// What the plan has for one waiting allocation.
+/// What the plan decides about one waiting allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// It begins now on these nodes, in rank order.
@@ -47,20 +47,20 @@ pub enum Decision {
     OutOfService,
     /// It waits behind others without a reservation.
     Behind,
-    /// So much waits that this plan did not come to it.
+    /// This plan did not reach it: too much work waits.
     NotReached,
-    /// Each node in service that could serve it has a replica of its service, or is kept for one. So no
-    /// node that becomes free serves it, and nothing waits for it.
+    /// Each node in service that could serve it has a replica of its service, or is reserved for one. So
+    /// no node that becomes free can serve it, and no work behind it has to wait for it.
     NoOtherNode,
     /// Fewer nodes could ever serve it than it asks for.
     TooFewNodes,
-    /// It cannot begin whatever nodes are free. `later`: because of work ahead of it that has a
+    /// It cannot begin, whichever nodes are free. `later`: because of work ahead of it that has a
     /// reservation.
     Blocked { obstacle: Obstacle, later: bool },
 }
 
 impl Decision {
-    /// Whether it waits in line for nodes, so that it counts for those behind it.
+    /// Whether it waits in line for nodes, so that it counts as ahead of the work behind it.
     pub fn is_in_line(&self) -> bool {
         match self {
             Self::Begins(_) | Self::Reserved(_) | Self::OutOfService | Self::Behind | Self::NotReached => true,
@@ -92,7 +92,7 @@ pub struct Plan<'a> {
     pub(crate) planned: Vec<Planned<'a>>,
     /// For each allocation that others are preempted for, the index of its queue.
     preempted: Vec<(usize, PreemptedFor)>,
-    /// The walltime of what begins with less than it asks for.
+    /// The walltime of each allocation that begins with less than it asks for.
     granted: BTreeMap<AllocationId, Duration>,
 }
 
@@ -101,7 +101,7 @@ pub fn plan(state: &State, now: Timestamp) -> Plan<'_> {
     plan_within(state, now, LOOKS_MAX)
 }
 
-/// The same, with so many looks at nodes.
+/// [`plan`] with at most this many looks at nodes.
 pub(crate) fn plan_within(kept: &State, now: Timestamp, looks: usize) -> Plan<'_> {
     let ordered = Ordered::of(kept, now);
     let order = ordered.merged();
@@ -151,12 +151,12 @@ impl Plan<'_> {
         self.planned.iter().filter_map(claim).collect()
     }
 
-    /// What is to be preempted now, each with the vCluster in whose queue the beneficiary waits.
+    /// The preemptions to request now, each with the vCluster in whose queue the beneficiary waits.
     pub fn preemptions(&self) -> Vec<(String, PreemptedFor)> {
         self.preempted.iter().map(|(queue, preempted)| (self.queues[*queue].name.to_owned(), preempted.clone())).collect()
     }
 
-    /// What begins now although work ahead of it in its queue waits for nodes.
+    /// The allocations that begin now although work ahead of them in their queues waits for nodes.
     pub fn backfilled(&self) -> BTreeSet<AllocationId> {
         let mut is_somebody_ahead = vec![false; self.queues.len()];
         let mut begins_behind = |planned: &Planned<'_>| match planned.decision {
@@ -172,8 +172,8 @@ impl Plan<'_> {
     }
 
     /// When each allocation with a reservation is expected to begin, in the order of the plan.
-    /// `None`: that is not known, because it needs nodes that are out of service, or that work
-    /// without a walltime has.
+    /// `None`: unknown, because it needs nodes that are out of service or held by work without a
+    /// walltime.
     pub fn expected_starts(&self) -> impl Iterator<Item = (AllocationId, Option<Timestamp>)> {
         self.planned.iter().filter_map(|planned| match &planned.decision {
             Decision::Reserved(reservation) => Some((planned.allocation.id, self.expected_start(reservation))),
@@ -203,13 +203,14 @@ impl Plan<'_> {
 struct Progress {
     in_line: usize,
     reservations: usize,
-    /// For first come, first served: one waits, and nothing behind it begins now.
+    /// For first come, first served: an allocation waits, so nothing behind it begins now.
     is_stopped: bool,
     /// When the last reservation begins.
     floor_ms: u64,
-    /// For first come, first served: one waits without a reservation, so nothing behind it gets one.
+    /// For first come, first served: an allocation waits without a reservation, so nothing behind it
+    /// gets one.
     is_unknown: bool,
-    /// How often this plan may still look at a node for it.
+    /// How often this plan may still look at a node for this queue.
     looks_left: usize,
 }
 
@@ -230,19 +231,19 @@ struct Planner<'a> {
     awaiting: BTreeSet<AllocationId>,
     /// For each queue.
     progress: Vec<Progress>,
-    /// By class and number of nodes: the earliest end in milliseconds until which too few nodes are free
-    /// from now on; 0: too few have room. A plan only takes nodes, so this stays true.
+    /// By class and number of nodes: the earliest end in milliseconds until which too few nodes stay free;
+    /// 0: too few nodes are free even now. A plan only takes nodes, so an entry stays true.
     does_not_fit: BTreeMap<(usize, u32), u64>,
-    /// When reservations begin, and windows in which nodes are set aside, in milliseconds.
+    /// The times when reservations begin, and windows in which nodes are set aside, in milliseconds.
     starts: BTreeSet<u64>,
     /// See [`Plan`].
     granted: BTreeMap<AllocationId, Duration>,
 }
 
 impl<'a> Planner<'a> {
-    /// Decides about an allocation. If its ranks are spread over nodes, it begins in the form on the fewest nodes in which
-    /// it can begin now. If there is none, it waits in the first one for which enough nodes are in service. If its wait for
-    /// topology groups is over, it is in the form that takes any.
+    /// Decides about an allocation. If it has a form for each number of nodes, it begins in the form with the fewest nodes
+    /// that can begin now; if none can, it waits in the first form for which enough nodes are in service. Once its wait for
+    /// topology groups is over, it has the form that takes nodes of any groups.
     fn decide_form(&mut self, of: &Queue<'a>, queue: usize, first: Waiting<'a>) -> (Waiting<'a>, Decision) {
         let kept = self.state.kept;
         let Some(others) = kept.other_forms.get(&first.allocation.id) else {
@@ -321,8 +322,8 @@ impl<'a> Planner<'a> {
         self.wait(is_fifo, queue, class, allocation)
     }
 
-    /// Whether it is a replica, and each node in service that could serve it has one of the same service,
-    /// or is kept for one by this plan.
+    /// Whether it is a replica, and each node in service that could serve it has another replica of the
+    /// same service, or this plan reserves the node for one.
     fn has_replicas_everywhere(&mut self, queue: usize, class: usize, allocation: &Allocation) -> bool {
         let Some(service) = service_of(allocation) else { return false };
         let candidates = &self.classes.all[class].candidates;
@@ -359,15 +360,15 @@ impl<'a> Planner<'a> {
         Some(nodes)
     }
 
-    /// Begins an allocation that may have less than its walltime, and lasts until then at most: for as long as it delays
-    /// no reservation.
+    /// Begins an allocation that accepts less than its walltime. It lasts as long as it delays no reservation, at most
+    /// until `until_ms`.
     fn begin_shorter(&mut self, queue: usize, class: usize, allocation: &'a Allocation, until_ms: u64) -> Option<Vec<usize>> {
         let least = allocation.spec.timing.as_ref()?.walltime_min?;
         let shortest_ms = self.state.now_ms.saturating_add(millis(least));
         if shortest_ms >= until_ms || !self.fits_until(queue, class, allocation, shortest_ms) {
             return None;
         }
-        // Work that fits until a later time fits until an earlier one. Only reservations are in the way.
+        // Work that fits until a later time fits until an earlier one. What fits changes only where a reservation begins.
         let ends: Vec<u64> = self.starts.range(shortest_ms + 1..until_ms).copied().collect();
         let (mut fits, mut fits_not) = (0, ends.len() + 1);
         while fits + 1 < fits_not {
@@ -381,11 +382,11 @@ impl<'a> Planner<'a> {
         self.begin(queue, class, allocation, end_ms)
     }
 
-    /// Whether an allocation could begin now and last until then without a delay of reservations.
+    /// Whether an allocation could begin now and last until `until_ms` without delaying a reservation.
     fn fits_until(&mut self, queue: usize, class: usize, allocation: &'a Allocation, until_ms: u64) -> bool {
         let key = (class, allocation.spec.nodes);
-        let is_in_vain = self.does_not_fit.get(&key).is_some_and(|shortest_ms| *shortest_ms <= until_ms);
-        if is_in_vain || self.headroom.obstacle_until(allocation, until_ms).is_some() {
+        let is_known_not_to_fit = self.does_not_fit.get(&key).is_some_and(|shortest_ms| *shortest_ms <= until_ms);
+        if is_known_not_to_fit || self.headroom.obstacle_until(allocation, until_ms).is_some() {
             return false;
         }
         let looks = choice::to_look_at(&self.state, &self.classes.all[class], allocation);
@@ -398,8 +399,8 @@ impl<'a> Planner<'a> {
         fits
     }
 
-    /// Notes the walltime of what begins now and lasts until then, if that is less than it asks for: in whole seconds, and
-    /// at least its least one.
+    /// Records the walltime of an allocation that begins now and lasts until `until_ms`, if it is less than requested: in
+    /// whole seconds, and at least its minimum.
     fn grant(&mut self, allocation: &Allocation, until_ms: u64) {
         let Some((asked, least)) = allocation.spec.walltime.zip(allocation.spec.walltime_least()) else { return };
         let granted = Duration::from_millis(until_ms.saturating_sub(self.state.now_ms));
@@ -431,7 +432,7 @@ impl<'a> Planner<'a> {
         }
         match found {
             Found::Reservation(reservation) => {
-                // Nothing behind the first begins now, whatever is free.
+                // First come, first served: nothing behind the first begins now, so only the first may preempt.
                 let may_preempt = !(grouping::is_contiguous(&allocation.spec) || is_fifo && progress.is_stopped);
                 (progress.is_stopped, progress.floor_ms) = (true, reservation.start_ms);
                 progress.reservations += 1;
@@ -449,7 +450,7 @@ impl<'a> Planner<'a> {
                 self.progress[queue].look_at(looks);
                 match choice {
                     Choice::Nothing => {}
-                    // Nothing is begun on its nodes that would be in the way, and be preempted next.
+                    // Work that began on its nodes now would be in the way, and be preempted next.
                     Choice::GivenBack => {
                         held_from_ms = self.state.now_ms;
                         self.awaiting.insert(allocation.id);
@@ -460,7 +461,7 @@ impl<'a> Planner<'a> {
                     }
                 }
                 self.hold(allocation, &held, held_from_ms, end_ms);
-                // What waits for the end of a window could not begin sooner on nodes that others use until the window begins.
+                // No floor if it waits for the end of a window: work that ends before the window begins does not delay it.
                 let own = allocation.spec.reservation.as_deref();
                 let has_window = |node: &usize| self.state.windows.first(*node, own, self.state.now_ms, reservation.start_ms).is_some();
                 if reservation.expected_start_ms(&self.state).is_some() && !reservation.nodes.iter().any(has_window) {
@@ -468,7 +469,7 @@ impl<'a> Planner<'a> {
                 }
                 let state = &self.state;
                 let nodes = reservation.nodes.iter().map(|node| &state.nodes[*node].id);
-                // What may never begin keeps no quota from others.
+                // An allocation that may never begin takes no quota from others.
                 if self.state.is_known_start(reservation.start_ms) {
                     self.headroom.reserve(allocation, nodes, reservation.start_ms);
                 }
@@ -482,7 +483,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Begins what waits for nodes on those that other vClusters lend.
+    /// Begins allocations that wait for nodes on nodes that other vClusters lend.
     fn borrow(&mut self, queues: &[Queue<'a>], planned: &mut [Planned<'a>]) {
         let mut may_borrow: Vec<bool> = queues.iter().map(|queue| borrows(&self.state.view.vclusters, queue.name)).collect();
         let mut lent = Lent::default();
@@ -499,7 +500,7 @@ impl<'a> Planner<'a> {
             }
             let Some(longest_ms) = duration_at_ms(&allocation.spec, self.state.now_ms) else { continue };
             let until_ms = self.state.now_ms.saturating_add(longest_ms);
-            // Its own reservation is counted, and not in its way.
+            // The quotas already count its own reservation, which must not block it.
             let is_reserved = matches!(planned.decision, Decision::Reserved(_));
             if self.awaiting.contains(&allocation.id) || (!is_reserved && self.headroom.obstacle_until(allocation, until_ms).is_some()) {
                 continue;
@@ -510,7 +511,7 @@ impl<'a> Planner<'a> {
             let nodes = lent.choose(&self.state, of_class, quotas, (allocation, is_reserved), until_ms, &mut looks);
             progress.look_at(looks);
             let Some(nodes) = nodes else {
-                // Nothing begins before what was submitted earlier.
+                // A queue without weights is in order of submission: nothing behind this allocation begins.
                 may_borrow[queue] = queues[queue].weights.is_some();
                 continue;
             };
@@ -536,7 +537,7 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// Whether nothing in this queue begins before what came into it earlier.
+/// Whether this queue is first come, first served.
 fn is_fifo(queue: &Queue<'_>) -> bool {
     match queue.scheduler {
         SchedulerKind::InteractiveFifo => true,

@@ -1,4 +1,4 @@
-//! What tenants use now, and which waiting work would exceed their hard quotas.
+//! The nodes and allocations of tenants, and the waiting work that would exceed hard quotas.
 
 use crate::draft::Draft;
 use lattice_model::tenant::{Demand, Excess};
@@ -31,12 +31,12 @@ impl<'a> Quotas<'a> {
     /// The quota that the allocation would exceed on any nodes.
     pub fn keeps_off(&self, allocation: &Allocation) -> Option<Excess> {
         let (tenant, nodes, allocations) = self.0.get(allocation.spec.tenant.as_str())?;
-        // A share may be on nodes that the tenant uses already: `excess` counts without these.
+        // A share may be on nodes that the tenant uses already, so those are not counted in addition.
         let has = if allocation.spec.share.is_some() { 0 } else { u32::try_from(nodes.len()).unwrap_or(u32::MAX) };
         tenant.excess(Demand { nodes: has, more_nodes: allocation.spec.nodes, allocations: *allocations })
     }
 
-    /// The quota that the allocation would exceed with so many nodes that its tenant does not use
+    /// The quota that the allocation would exceed with this many nodes that its tenant does not use
     /// yet.
     pub fn excess(&self, allocation: &Allocation, more: usize) -> Option<Excess> {
         let (tenant, nodes, allocations) = self.0.get(allocation.spec.tenant.as_str())?;
@@ -49,8 +49,8 @@ impl<'a> Quotas<'a> {
         self.limit(allocation).is_some_and(|(used, _)| used.contains(node))
     }
 
-    /// Whether it matters which nodes the allocation gets: its tenant may not use as many new ones
-    /// as it may get.
+    /// Whether it matters which nodes the allocation gets: its tenant may use fewer new nodes than the
+    /// allocation may get.
     pub fn depend_on_nodes(&self, allocation: &Allocation) -> bool {
         self.limit(allocation).is_some_and(|(_, more_max)| more_max < allocation.spec.nodes_most() as usize)
     }

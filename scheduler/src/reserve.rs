@@ -2,9 +2,9 @@
 //!
 //! Reservations are made in the order in which work is served, and none begins on a node before an
 //! earlier one that could be moved to this node. So where nodes are alike, work that ends early
-//! never delays a reservation (decision 0077). One whose start is not known holds its own nodes
-//! alone: it would keep all others from being reserved before it. None reaches into a window in which an operator has
-//! set nodes aside for others.
+//! never delays a reservation (decision 0077). A reservation whose start is not known holds only its
+//! own nodes: otherwise no other could begin before it. No reservation reaches into a window in which
+//! an operator has set nodes aside for others.
 
 use crate::choice;
 use crate::classes::Class;
@@ -29,7 +29,7 @@ pub struct Reservation {
     pub start_ms: u64,
     /// Its nodes, in ascending order.
     pub nodes: Vec<usize>,
-    /// Those of them that are out of service and expected back.
+    /// Its nodes that are out of service and expected back.
     pub awaited: Vec<usize>,
     /// Work on its nodes whose end is not known.
     pub endless: Option<Endless>,
@@ -46,7 +46,7 @@ impl Reservation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endless {
     pub by: AllocationId,
-    /// It should have gone long ago; otherwise it has no walltime.
+    /// True: it should have ended long ago. False: it has no walltime.
     pub is_overdue: bool,
 }
 
@@ -55,7 +55,8 @@ pub enum Found {
     Reservation(Reservation),
     /// Too few of the nodes are in service or expected back.
     OutOfService,
-    /// The quota of its tenant allows too few of the nodes, of which the tenant uses so many.
+    /// The quota of its tenant allows too few of the nodes. `usable`: how many of them the tenant
+    /// uses already.
     OverQuota {
         excess: Excess,
         usable: usize,
@@ -67,8 +68,8 @@ pub enum Found {
 pub fn find(state: &Draft<'_>, class: &Class, quotas: &Quotas<'_>, allocation: &Allocation, floor_ms: u64, searches: &mut usize) -> Found {
     let mut floor_ms = floor_ms.max(state.now_ms);
     let lasts_ms = duration_ms(&allocation.spec);
-    // No search finds a start before that of the search before it, at which a window was in the way of some node. Each
-    // search passes at least one window on all nodes.
+    // No search finds an earlier start than the previous one, whose start a window blocked on some node. So each search
+    // passes at least one window on all nodes.
     for _ in 0..state.windows.count() {
         *searches += 1;
         let found = find_from(state, class, quotas, allocation, floor_ms);
@@ -85,7 +86,7 @@ pub fn find(state: &Draft<'_>, class: &Class, quotas: &Quotas<'_>, allocation: &
     find_from(state, class, quotas, allocation, floor_ms)
 }
 
-/// From when on nodes are looked at. What is available is so for good, but for windows.
+/// The time from which nodes are examined. Without windows, an available node stays available.
 fn least_ms(state: &Draft<'_>, floor_ms: u64) -> u64 {
     if state.windows.count() > 0 { floor_ms } else { 0 }
 }
@@ -119,14 +120,14 @@ fn find_from(state: &Draft<'_>, class: &Class, quotas: &Quotas<'_>, allocation: 
 /// When a node is available.
 #[derive(Clone, Copy)]
 struct Available {
-    /// For this reservation.
+    /// When it is available for this reservation.
     from_ms: u64,
-    /// For work that delays no reservation.
+    /// When it is available for work that delays no reservation.
     free_ms: u64,
     node: usize,
 }
 
-/// What a search by ends finds, and what a look at all candidates in service finds.
+/// The results of a search by ends and of a look at all candidates in service.
 #[cfg(test)]
 pub fn both_searches(
     state: &Draft<'_>,
@@ -148,8 +149,8 @@ fn available(state: &Draft<'_>, class: &Class, allocation: &Allocation, node: us
     Available { from_ms, free_ms, node }
 }
 
-/// The same as [`earliest`] of all candidates in service, without a look at all of them: most are full until an
-/// end by which the state has them in order. `None`: it is not so simple, or too few are in service.
+/// The result of [`earliest`] for all candidates in service, without a look at all of them: most are full until
+/// some end, and the state sorts them by it. `None`: the request is not so simple, or too few are in service.
 fn earliest_by_end(
     state: &Draft<'_>,
     class: &Class,
@@ -166,7 +167,7 @@ fn earliest_by_end(
     if !is_any_choice || !are_enough || !ends_are_few || quotas.depend_on_nodes(allocation) {
         return None;
     }
-    // Those with windows are among them: see [`Draft::full`].
+    // Nodes with windows are among the others: see [`Draft::full`].
     let others = state.columns.up.and_without(&class.candidates, &state.full);
     let not_before_ms = least_ms(state, floor_ms);
     let mut others: Vec<Available> = others.map(|node| available(state, class, allocation, node, not_before_ms)).collect();
@@ -175,8 +176,8 @@ fn earliest_by_end(
         let is_candidate = state.full.contains(*node) && class.candidates.contains(*node);
         is_candidate.then(|| Available { from_ms: state.floors.of_node(*node).max(*free_ms), free_ms: *free_ms, node: *node })
     };
-    // The earliest so many: what ends later than the last of them is not earlier, and nothing is before the
-    // floor that all have.
+    // The earliest `wanted` times. A node that becomes free after the last of them is not earlier, and no node
+    // is available before the floor that all have.
     let least_ms = state.floors.least(&class.candidates);
     let mut first: BinaryHeap<u64> = BinaryHeap::with_capacity(wanted + 1);
     let mut add = |from_ms: u64| {
@@ -202,7 +203,7 @@ fn earliest_by_end(
     if !state.is_known_start(start_ms) {
         return None;
     }
-    // Of the full ones those that become free last, as many as are wanted.
+    // Of the full nodes, the `wanted` that become free last.
     others.retain(|other| other.from_ms <= start_ms);
     let until_start = by_end.range(..=(start_ms, Reverse(0))).rev().filter_map(full);
     others.extend(until_start.filter(|full| full.from_ms <= start_ms).take(wanted));
@@ -210,9 +211,9 @@ fn earliest_by_end(
 }
 
 /// The earliest start on enough of these nodes, and the nodes: of all that are available then, those
-/// that become free last, so that the others are left to work that can begin now. If that is
-/// the end of work without a walltime, those that become free first, which may be soon enough:
-/// otherwise such work would get each node that becomes free.
+/// that become free last, so that the others are left to work that can begin now. If the start is the
+/// end of work without a walltime, those that become free first, which may be soon enough: otherwise
+/// other work would get each node that becomes free.
 fn earliest(
     state: &Draft<'_>,
     class: &Class,
@@ -232,7 +233,7 @@ fn earliest(
     (0..alternatives.len()).filter_map(of_alternative).min_by_key(|(start_ms, _)| *start_ms)
 }
 
-/// The same on nodes with any features, or with numbers of nodes with some.
+/// [`earliest`] on nodes with any features, or on numbers of nodes with some features.
 fn earliest_of_pools(
     state: &Draft<'_>,
     class: &Class,
@@ -277,12 +278,12 @@ fn earliest_of_pools(
     pools.into_values().filter_map(of_pool).min_by_key(|(start_ms, _)| *start_ms)
 }
 
-/// Those of the nodes that are in the topology groups, at most `groups_max`, which have enough nodes
-/// first. `None`: none have.
+/// The nodes in the at most `groups_max` topology groups that are the first to have enough nodes.
+/// `None`: no such groups have enough.
 fn in_groups(state: &Draft<'_>, mut available: Vec<Available>, wanted: usize, groups_max: usize, floor_ms: u64) -> Option<Vec<Available>> {
     let from_ms = |a: &Available| a.from_ms.max(floor_ms);
     available.sort_unstable_by_key(|a| (from_ms(a), a.node));
-    // The groups with most of the first so many nodes, and whether these are enough: more nodes are never fewer.
+    // The groups with most of the first nodes, if they have enough of them. More first nodes never make them too few.
     let largest = |first: usize| {
         let mut counts = vec![0; state.columns.topology_groups];
         available[..first].iter().for_each(|a| counts[state.columns.topology_group[a.node]] += 1);
@@ -297,7 +298,7 @@ fn in_groups(state: &Draft<'_>, mut available: Vec<Available>, wanted: usize, gr
         let middle = too_few + (enough - too_few) / 2;
         if largest(middle).is_some() { enough = middle } else { too_few = middle }
     }
-    // All that are available at the same time.
+    // All nodes that are available at that start.
     let start_ms = available.get(enough.checked_sub(1)?).map(from_ms)?;
     let groups = largest(available.partition_point(|a| from_ms(a) <= start_ms))?;
     available.retain(|a| groups.contains(&state.columns.topology_group[a.node]));
@@ -314,7 +315,7 @@ fn earliest_counted(
 ) -> Option<(u64, Vec<usize>)> {
     let mut meeting = Meeting::of(state.columns, together);
     available.sort_unstable_by_key(|a| (a.from_ms, a.node));
-    // More nodes are never fewer with a feature.
+    // A longer prefix never has fewer nodes with a feature.
     let mut is_enough = |first: usize| first >= wanted && meeting.are_enough(available[..first].iter().map(|a| a.node));
     let (mut too_few, mut enough) = (0, available.len());
     if !is_enough(enough) {
@@ -346,7 +347,7 @@ fn earliest_run(state: &Draft<'_>, available: &[Available], wanted: usize, floor
     let mut starts: Vec<u64> = available.iter().map(|a| a.from_ms).collect();
     starts.sort_unstable();
     starts.dedup();
-    // Later, no fewer nodes are available.
+    // A later start never has fewer nodes.
     let start_ms = *starts.get(starts.partition_point(|start_ms| run_at(*start_ms).is_none()))?;
     let mut nodes = run_at(start_ms)?;
     nodes.truncate(wanted);

@@ -7,10 +7,10 @@
 //!   score = (w₁·f₁ + … + w₉·f₉) · budget
 //! ```
 //!
-//! The `nice` of work counts as so many minutes less of waiting in f₂.
+//! Each unit of the `nice` of work takes one minute of waiting off f₂.
 //!
-//! A factor whose source this version does not have, or that counts in the choice of nodes instead of
-//! the order, is [`NEUTRAL`] for all work alike.
+//! A factor is [`NEUTRAL`] for all work if this version does not have its source, or if it counts in
+//! the choice of nodes instead of the order.
 
 use crate::classes::Class;
 use crate::draft::Draft;
@@ -24,7 +24,7 @@ const NEUTRAL: f64 = 0.5;
 const REFERENCE_WAIT_S: f64 = 3600.0;
 /// How much of its memory work is assumed to save, if its size is not known.
 pub const FIRST_SIZE_MEMORY_PART: f64 = 0.25;
-/// α of f₄: what counts between the nodes of work of several nodes; the rest counts within each.
+/// α of f₄: the weight of the fitness between the nodes of work; the rest is that within each node.
 const BETWEEN_NODES_WEIGHT: f64 = 0.7;
 
 /// One factor of a score.
@@ -37,13 +37,13 @@ pub struct Term {
     pub is_known: bool,
 }
 
-/// A score and what it is made of.
+/// A score and its terms.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Score {
     /// The preemption class within which the score counts.
     pub class: u8,
     pub terms: [Term; Factor::ALL.len()],
-    /// What its `nice` changes of the factor of its wait, with the weight of that; 0: it has none.
+    /// How much its `nice` changes the value of its wait factor; 0: it has none.
     pub nice: f64,
     /// The terms are multiplied by this: less than 1 if the budget of its tenant runs out.
     pub budget_factor: f64,
@@ -57,8 +57,8 @@ impl Score {
 
     /// The score: 0 or more.
     pub fn total(&self) -> f64 {
-        // Within the term: a wait that `nice` takes away is exactly 0, for all such work alike. Added to the sum it would
-        // leave a rounding error, and that would decide the order.
+        // `nice` is added within the term, so that a wait that it takes away is exactly 0 for all such work. Added to the
+        // sum, it would leave a rounding error, which would decide the order.
         let value = |term: &Term| term.value + if term.factor == Factor::WaitTime { self.nice } else { 0.0 };
         self.terms.iter().map(|term| term.weight * value(term)).sum::<f64>().max(0.0) * self.budget_factor
     }
@@ -74,7 +74,7 @@ pub struct Scorer<'a> {
     view: &'a View,
     now: Timestamp,
     standings: Standings<'a>,
-    /// f₆: the node-hours that wait, as a part of those that run, at most 1.
+    /// f₆: the node-hours that wait, divided by the node-hours that run, at most 1.
     backlog: f64,
     /// How many topology groups the cluster has.
     topology_groups: usize,
@@ -105,7 +105,7 @@ impl<'a> Scorer<'a> {
         Score { class: self.view.effective_class(allocation), terms, nice, budget_factor: self.standings.budget_factor(allocation) }
     }
 
-    /// f₂ of work that waits since this time.
+    /// f₂ of work that has waited since this time.
     fn waited(&self, since: Timestamp) -> f64 {
         (self.now.since_ms(since) as f64 / 1000.0 / REFERENCE_WAIT_S).ln_1p()
     }
@@ -118,7 +118,7 @@ impl<'a> Scorer<'a> {
             Factor::Backlog => Some(self.backlog),
             Factor::Checkpoint => self.checkpoint_efficiency(allocation, class),
             Factor::Topology => self.topology_fitness(allocation, class),
-            // Conformance decides which nodes it gets, as the specification has it.
+            // Conformance counts in the choice of nodes, as in the specification.
             Factor::DataReadiness | Factor::Energy | Factor::Conformance => None,
         }
     }
@@ -135,7 +135,7 @@ impl<'a> Scorer<'a> {
         }
     }
 
-    /// The fewer topology groups it needs, the nearer to 1. `None`: all nodes are in one.
+    /// The fewer topology groups it needs, the nearer to 1. `None`: all nodes are in one group.
     fn fitness_between(&self, allocation: &Allocation, class: &Class) -> Option<f64> {
         if self.topology_groups < 2 {
             return None;

@@ -1,4 +1,4 @@
-//! What would make waiting work begin now: other plans, made with one thing of it changed.
+//! Changes of waiting work with which it would begin now: each is tried in a plan of its own.
 
 use crate::plan::{Decision, plan_within};
 use crate::state::State;
@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// More work than this may wait, and no alternative is looked for: each is a plan.
+/// If more work than this waits, no change is tried: each costs a plan.
 const WAITING_MAX: usize = 1000;
 /// How often one of these plans may look at a node.
 const LOOKS_MAX: usize = 2_000_000;
@@ -21,12 +21,12 @@ const WALLTIMES_TRIED: [Duration; 4] =
 /// The parts of its walltime that are tried, in sixteenths.
 const SIXTEENTHS_TRIED: [u32; 5] = [12, 8, 4, 2, 1];
 
-/// A change with which it would begin now.
+/// A change with which an allocation would begin now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sooner {
     /// It asks for this many nodes at most.
     Nodes(u32),
-    /// Its walltime is this at most; of a lane of a task group, that of a task.
+    /// Its walltime is this at most; for a lane of a task group, the walltime of a task.
     Walltime(Duration),
     /// Its nodes may be of any topology groups.
     AnyTopology,
@@ -46,8 +46,8 @@ impl fmt::Display for Sooner {
     }
 }
 
-/// All changes of one thing with which a waiting allocation would begin now, if its view is small
-/// enough to look for them.
+/// All single changes with which a waiting allocation would begin now; empty if too much work waits to
+/// try them.
 pub fn sooner(view: &View, id: AllocationId, now: Timestamp) -> Vec<Sooner> {
     if view.allocations.values().filter(|a| a.waits()).nth(WAITING_MAX).is_some() {
         return Vec::new();
@@ -58,7 +58,7 @@ pub fn sooner(view: &View, id: AllocationId, now: Timestamp) -> Vec<Sooner> {
     found.extend(trial.nodes().map(Sooner::Nodes));
     let walltime = match allocation.lane {
         Some(_) => trial.walltime().map(|lane| whole_minutes(task_walltime(lane))).filter(|task| !task.is_zero()),
-        // A service that scales has none.
+        // A service that scales has no walltime.
         None if allocation.replica.is_some() => None,
         None => trial.walltime(),
     };
@@ -68,14 +68,14 @@ pub fn sooner(view: &View, id: AllocationId, now: Timestamp) -> Vec<Sooner> {
     found
 }
 
-/// At most this long. Whole minutes are what people write.
+/// Rounds down to whole minutes, as people write them.
 fn whole_minutes(walltime: Duration) -> Duration {
     Duration::from_secs(walltime.as_secs() / 60 * 60)
 }
 
 struct Trial {
     view: View,
-    /// As it is.
+    /// The allocation without a change.
     allocation: Allocation,
     now: Timestamp,
     state: State,
@@ -92,9 +92,9 @@ impl Trial {
         planned.is_some_and(|planned| matches!(planned.decision, Decision::Begins(_)))
     }
 
-    /// The most nodes, fewer than it asks for.
+    /// The most nodes with which it begins, fewer than it asks for.
     fn nodes(&mut self) -> Option<u32> {
-        // With fewer nodes, more of each would be wanted.
+        // With fewer nodes, it would want more of each.
         if self.allocation.spec.spread.is_some() {
             return None;
         }
@@ -115,11 +115,11 @@ impl Trial {
         (fits > 0).then_some(fits)
     }
 
-    /// The longest of some shorter walltimes.
+    /// The longest of some shorter walltimes with which it begins.
     fn walltime(&mut self) -> Option<Duration> {
         let shorter: Vec<Duration> = match self.allocation.spec.walltime {
             None => WALLTIMES_TRIED.to_vec(),
-            // Whole minutes are what people write.
+            // In whole minutes, as people write them.
             Some(walltime) => {
                 let minutes = SIXTEENTHS_TRIED.map(|part| (walltime * part / 16).as_secs() / 60);
                 minutes.into_iter().filter(|minutes| *minutes > 0).map(|minutes| Duration::from_secs(minutes * 60)).collect()

@@ -7,13 +7,13 @@ use lattice_model::spec::WALLTIME_MAX;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, NodeId, Preemption, Resources, SharePhase, Timestamp, millis};
 use std::cmp::Reverse;
 
-/// Work past its walltime, and work that has ended and is not released yet, counts as gone so many
-/// milliseconds from now.
+/// In how many milliseconds from now work counts as gone that is past its walltime, or has ended and is
+/// not released yet.
 const OVERDUE_GRACE_MS: u64 = 60_000;
 /// A node that has been out of service for less than this, in milliseconds, is expected back.
 pub const OUTAGE_MS_MAX: u64 = 15 * 60_000;
 
-/// The longest walltime in milliseconds: what runs without one counts as running so long from now.
+/// The longest walltime in milliseconds: work without one counts as running this long from now.
 pub fn walltime_ms_max() -> u64 {
     millis(WALLTIME_MAX)
 }
@@ -24,7 +24,7 @@ pub fn duration_ms(spec: &AllocationSpec) -> u64 {
     spec.walltime.map_or(u64::MAX, millis)
 }
 
-/// The same if it begins at this time: less if its deadline is near. `None`: it could not end by its deadline.
+/// [`duration_ms`] if it begins at this time: less if its deadline is near. `None`: it could not end by its deadline.
 pub fn duration_at_ms(spec: &AllocationSpec, now_ms: u64) -> Option<u64> {
     if spec.walltime.is_none() { Some(u64::MAX) } else { spec.walltime_at(Timestamp(now_ms)).map(millis) }
 }
@@ -51,7 +51,8 @@ pub struct Span {
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     pub amount: Resources,
-    /// Whose it would be. No share that [`Who::keeps_off`] may hold a part of the node at the same time.
+    /// Its owner. A share whose owner [keeps this one off](Who::keeps_off) may not hold a part of the node
+    /// at the same time.
     pub who: Who,
     /// The service of which it would be a replica, if it is one. No other replica of it may hold a part
     /// of the node at the same time.
@@ -59,7 +60,7 @@ pub struct Part {
 }
 
 impl Span {
-    /// Whether this part may not be held at the same time, however much of the node is free.
+    /// Whether this span excludes the part at the same time, however much of the node is free.
     pub fn keeps_off(&self, part: &Part) -> bool {
         self.who.keeps_off(part.who) || (part.replica_of.is_some() && self.replica_of == part.replica_of)
     }
@@ -75,13 +76,13 @@ pub fn holds_share(allocation: &Allocation, node: &NodeId) -> bool {
     !allocation.state.is_without_nodes() && share.is_some_and(|share| share.phase != SharePhase::Released)
 }
 
-/// The end of the minute of this time. An end that is counted from now moves on with each plan; so
-/// what people see of it changes once a minute.
+/// Rounds a time up to a whole minute. An end that is counted from now changes with each plan; rounded,
+/// it changes only once a minute for people.
 fn minute_end_ms(at_ms: u64) -> u64 {
     at_ms.div_ceil(60_000).saturating_mul(60_000)
 }
 
-/// The parts of nodes that an allocation holds until a time, by node. `who`: whose it is.
+/// The parts of nodes that an allocation holds until a time, by node. `who`: the allocation's owner.
 pub fn held_by(columns: &Columns, allocation: &Allocation, who: Who, end_ms: u64) -> impl Iterator<Item = (usize, Span)> {
     let has_end = allocation.spec.walltime.is_some() || allocation.state.is_terminal();
     let (by, replica_of) = (allocation.id, service_of(allocation));
@@ -92,16 +93,16 @@ pub fn held_by(columns: &Columns, allocation: &Allocation, who: Who, end_ms: u64
     })
 }
 
-/// Holds a part for work that has it: the latest end first, and what ends at the same time in the order
-/// of the ids.
+/// Inserts the span of work that has the part: the latest end comes first, and equal ends are in the
+/// order of the ids.
 pub fn hold_in_order(spans: &mut Vec<Span>, span: Span) {
     let place = |span: &Span| (Reverse(span.end_ms), span.by);
     let at = spans.partition_point(|other| place(other) <= place(&span));
     spans.insert(at, span);
 }
 
-/// When work that has nodes is expected to have given them back, if that is no matter of the present
-/// time: from then on it is overdue.
+/// When work that has nodes is expected to have given them back, if that does not depend on the present
+/// time. After that, the work is overdue.
 pub fn known_end_ms(allocation: &Allocation) -> Option<u64> {
     let is_asked_to_leave = allocation.preemption.as_deref().is_some_and(Preemption::stands);
     let (walltime, started) = allocation.spec.walltime.zip(allocation.started_at)?;
@@ -129,8 +130,8 @@ pub fn expected_end_ms(allocation: &Allocation, now_ms: u64) -> u64 {
     }
 }
 
-/// When work is expected to be gone that should have been gone by `due_ms`. If that is long ago, it may
-/// last as long as work without a walltime.
+/// When work that should have been gone by `due_ms` is expected to be gone. If `due_ms` is long ago, the
+/// work may last as long as work without a walltime.
 pub fn overdue_end_ms(due_ms: u64, now_ms: u64) -> u64 {
     let is_recent = now_ms.saturating_sub(due_ms) < OUTAGE_MS_MAX;
     if is_recent { minute_end_ms(now_ms + OVERDUE_GRACE_MS) } else { now_ms + walltime_ms_max() }

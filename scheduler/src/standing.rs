@@ -1,8 +1,8 @@
-//! How tenants stand: how far each is below its share, and how much of its budget is used.
+//! The standing of tenants: how far each is below its share, and how much of its budget is used.
 //!
-//! A tenant's share is compared with its part of what all tenants have used, each day by its age
-//! ([`HALF_LIFE`]), so that the tenants that use the cluster settle at the ratio of their shares
-//! however much of it stands idle. Work that runs counts up to now.
+//! A tenant's share is compared with its part of the use of all tenants, in which each day counts by its
+//! age ([`HALF_LIFE`]). So the tenants that use the cluster settle at the ratio of their shares, however
+//! much of the cluster is idle. Work that runs counts up to now.
 
 use crate::draft::Draft;
 use lattice_model::tenant::{BURST_PERCENT_MIN, WHOLE_CLUSTER_PPM};
@@ -11,11 +11,11 @@ use lattice_model::{Allocation, Tenant, Timestamp};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// Of a budget, in percent: up to here nothing changes.
+/// Up to this part of a budget, in percent, the budget changes no score.
 const BUDGET_FREE_PERCENT: u64 = 80;
-/// The factor of a budget that is used up to the last hour.
+/// The factor of a budget that is just used up.
 const BUDGET_FACTOR_MIN: f64 = 0.1;
-/// The factor of a budget that is exceeded: its work comes after all other work of its class.
+/// The factor of an exceeded budget: its tenant's work comes after all other work of its class.
 pub const BUDGET_EXCEEDED: f64 = 0.01;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -61,13 +61,13 @@ impl<'a> Standings<'a> {
         self.0.get(allocation.spec.tenant.as_str()).is_some_and(|standing| standing.is_over_burst)
     }
 
-    /// By what its score is multiplied because of the budget of its tenant: 0 to 1.
+    /// The factor of its score for the budget of its tenant: 0 to 1.
     pub fn budget_factor(&self, allocation: &Allocation) -> f64 {
         self.0.get(allocation.spec.tenant.as_str()).map_or(1.0, |standing| standing.budget_factor)
     }
 }
 
-/// What each tenant with a record has used, by days: what is recorded, and its running work up to now.
+/// The use of each tenant with a record, by days: the recorded use, and its running work up to now.
 fn with_running<'a>(state: &Draft<'a>, now: Timestamp) -> BTreeMap<&'a str, Cow<'a, DailyUse>> {
     let view = state.view;
     let recorded = view.usage.iter().filter(|(tenant, _)| view.tenants.contains_key(*tenant));
@@ -86,13 +86,13 @@ fn with_running<'a>(state: &Draft<'a>, now: Timestamp) -> BTreeMap<&'a str, Cow<
     all
 }
 
-/// `used`: the tenant's part of what all have used.
+/// `used`: the tenant's part of the use of all.
 fn share_deficit(target_ppm: Option<u32>, used: f64) -> f64 {
     let target = f64::from(target_ppm.unwrap_or(0)) / f64::from(WHOLE_CLUSTER_PPM);
     if target > 0.0 { (target - used).max(0.0) / target } else { 0.0 }
 }
 
-/// `used`: the tenant's part of what all have used.
+/// `used`: the tenant's part of the use of all.
 fn is_over_burst(tenant: &Tenant, used: f64) -> bool {
     let allowed = f64::from(tenant.burst_allowance_percent.unwrap_or(BURST_PERCENT_MIN)) / 100.0;
     tenant.fair_share_target_ppm.is_some_and(|target_ppm| used > f64::from(target_ppm) / f64::from(WHOLE_CLUSTER_PPM) * allowed)

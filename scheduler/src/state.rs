@@ -1,4 +1,4 @@
-//! What a scheduler keeps from one plan to the next.
+//! The state that a scheduler keeps from one plan to the next.
 //!
 //! ```text
 //!   View ─▶ State::from ─┐
@@ -7,15 +7,14 @@
 //! ```
 //!
 //! A state is a function of its view alone: one that has followed any history plans the same as one that
-//! is made from the last view. [`State::apply`] finds the records that differ by comparing which ones both
-//! views share, and takes only these. Where the columns of nodes or the rules change (nodes come or go,
-//! are registered otherwise, or a vCluster or reservation changes), or most allocations do, everything is made anew.
+//! is made from the last view. [`State::apply`] finds the records that the two views do not share, and
+//! applies only these. If the columns of nodes or the rules change (nodes come, go or are registered with
+//! other values, or a vCluster or reservation changes), or most allocations change, the state is rebuilt.
 //!
-//! A state that follows shares records with the views that it was given, and never their maps: while
-//! another copy of a map exists, whoever changes the map has to copy it first, and that is the watch, which
-//! others wait for.
+//! A state shares records with the views that it was given, but never their maps: whoever changes a
+//! shared map has to copy it first, and that would be the watch, for which others wait.
 //!
-//! Nothing here depends on the time: what does is counted by each plan (see `draft`).
+//! Nothing here depends on the time: each plan adds everything that does (see `draft`).
 
 use crate::backlog::Backlog;
 use crate::classes::Classes;
@@ -38,12 +37,12 @@ pub struct State {
     pub(crate) owners: Owners,
     pub(crate) classes: Classes,
     pub(crate) backlog: Backlog,
-    /// What waits, each with the number of its class.
+    /// The waiting allocations, each with the number of its class.
     pub(crate) waiting: BTreeMap<AllocationId, (Arc<Allocation>, usize)>,
-    /// Of what waits and has several forms: the others (see [`crate::forms`]). Of work that is spread over nodes, `waiting`
-    /// has the first form that its nodes could ever serve.
+    /// The other forms of waiting allocations that have several (see [`crate::forms`]). For work that is spread over nodes,
+    /// `waiting` has the first form that the nodes could ever serve.
     pub(crate) other_forms: BTreeMap<AllocationId, Vec<(Arc<Allocation>, usize)>>,
-    /// What has nodes, or had and has not released them all.
+    /// The allocations that have nodes, or have not released all of them.
     pub(crate) holders: BTreeMap<AllocationId, Arc<Allocation>>,
 }
 
@@ -58,26 +57,26 @@ impl From<View> for State {
 }
 
 impl State {
-    /// The view that it plans from.
+    /// The view from which it plans.
     pub fn view(&self) -> &View {
         &self.view
     }
 
-    /// Follows to a newer view of the cluster, or to any other: afterwards it plans as one that is made from
-    /// that view.
+    /// Changes to a newer view of the cluster, or to any other: afterwards the state plans like one that is
+    /// made from that view.
     pub fn apply(&mut self, view: View) {
         let nodes = self.view.nodes.changes(&view.nodes);
         let are_rules_equal = self.view.vclusters == view.vclusters && self.view.share_policy == view.share_policy;
         let are_rules_equal = are_rules_equal && self.view.reservations == view.reservations;
         let is_exclusive_node = |(_, node): &Changed<Node>| self.owners.would_tell_users_apart(None, node.as_deref());
         if !are_rules_equal || !nodes.iter().all(stays_alike) || nodes.iter().any(is_exclusive_node) {
-            self.make_anew(view);
+            self.rebuild(view);
             return;
         }
         let allocations = self.view.allocations.changes(&view.allocations);
         let is_exclusive = |(_, allocation): &Changed<Allocation>| self.owners.would_tell_users_apart(allocation.as_deref(), None);
         if allocations.iter().any(is_exclusive) || allocations.len() > self.view.allocations.len().max(view.allocations.len()) / 2 {
-            self.make_anew(view);
+            self.rebuild(view);
             return;
         }
         let (mut own_nodes, mut own_allocations) = (std::mem::take(&mut self.view.nodes), std::mem::take(&mut self.view.allocations));
@@ -95,11 +94,11 @@ impl State {
             after.iter().for_each(|allocation| self.add(allocation));
         }
         if self.classes.are_too_many() {
-            self.number_classes();
+            self.renumber_classes();
         }
     }
 
-    /// Adds an allocation to the view, or puts it in place of the one with its id, until the state follows to another view.
+    /// Adds an allocation to the view, or replaces the one with its id, until another view is applied.
     pub(crate) fn insert(&mut self, allocation: Allocation) {
         if let Some(before) = self.view.allocations.remove(&allocation.id) {
             self.remove(&before);
@@ -108,13 +107,13 @@ impl State {
         self.view.allocations.follow(&[(None, Some(Arc::clone(&allocation)))], |allocation| &allocation.id);
         if self.owners.would_tell_users_apart(Some(&allocation), None) {
             let view = std::mem::take(&mut self.view);
-            self.make_anew(view);
+            self.rebuild(view);
         } else {
             self.add(&allocation);
         }
     }
 
-    fn make_anew(&mut self, mut view: View) {
+    fn rebuild(&mut self, mut view: View) {
         view.nodes.unshare();
         view.allocations.unshare();
         *self = Self::from(view);
@@ -159,8 +158,8 @@ impl State {
         }
     }
 
-    /// Forgets the classes of which nothing waits any more.
-    fn number_classes(&mut self) {
+    /// Drops the classes of which no work waits any more.
+    fn renumber_classes(&mut self) {
         self.classes = Classes::default();
         for (allocation, class) in self.waiting.values_mut().chain(self.other_forms.values_mut().flatten()) {
             *class = self.classes.add(&self.columns, &self.view, &self.owners, allocation);

@@ -51,7 +51,7 @@ impl<K: Ord + Clone, V: Clone> Table<K, V> {
         self.0.values().map(|value| &**value)
     }
 
-    /// The same, as copies share them.
+    /// The records in the order of their keys, as copies share them.
     pub fn shared(&self) -> impl DoubleEndedIterator<Item = &Arc<V>> + Clone {
         self.0.values()
     }
@@ -61,9 +61,9 @@ impl<K: Ord + Clone, V: Clone> Table<K, V> {
         self.0.iter().map(|(key, value)| (key, &**value))
     }
 
-    /// What a newer table has that this one has not, by key: the records that differ, each before and
-    /// after. Records that both share are equal without a look at them. None of this table's records is
-    /// freed while it is compared, so no other record has its address.
+    /// The records that differ in a newer table, by key, each before and after. Records that both tables
+    /// share count as equal without a look at them. This table keeps its records alive during the
+    /// comparison, so no other record can have the address of one of them.
     pub(crate) fn changes(&self, newer: &Self) -> Vec<Changed<V>> {
         let mut changes = Vec::new();
         let (mut before, mut after) = (self.0.iter().peekable(), newer.0.iter().peekable());
@@ -85,18 +85,18 @@ impl<K: Ord + Clone, V: Clone> Table<K, V> {
         }
     }
 
-    /// Copies the map if other tables share it, so that a change of these copies nothing.
+    /// Copies the map if other tables share it, so that a change of those tables copies nothing.
     pub(crate) fn unshare(&mut self) {
         Arc::make_mut(&mut self.0);
     }
 
-    /// Whether a change of one of them copies the map.
+    /// Whether both tables share one map, so that a change of either copies it.
     #[cfg(test)]
     pub(crate) fn shares_map(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Makes these [changes](Self::changes). `key_of` gives the key of a record.
+    /// Applies these [changes](Self::changes). `key_of` gives the key of a record.
     pub(crate) fn follow(&mut self, changes: &[Changed<V>], key_of: impl Fn(&V) -> &K) {
         let records = Arc::make_mut(&mut self.0);
         for (before, after) in changes {
@@ -108,12 +108,12 @@ impl<K: Ord + Clone, V: Clone> Table<K, V> {
         }
     }
 
-    /// Puts a record in place of the one with the same key.
+    /// Inserts a record, or replaces the one with the same key.
     pub fn insert(&mut self, key: K, value: V) {
         Arc::make_mut(&mut self.0).insert(key, Arc::new(value));
     }
 
-    /// Puts all of these records in place of those with the same keys.
+    /// Inserts all of these records, or replaces those with the same keys.
     pub fn extend(&mut self, records: impl IntoIterator<Item = (K, V)>) {
         Arc::make_mut(&mut self.0).extend(records.into_iter().map(|(key, value)| (key, Arc::new(value))));
     }
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_keeps_what_it_had() {
+    fn a_copy_keeps_its_records() {
         let mut table: Table<u8, String> = [(1, "one".to_owned()), (2, "two".to_owned())].into();
         let copy = table.clone();
         table.get_mut(&1).unwrap().push('!');
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_what_two_tables_do_not_share() {
+    fn changes_are_the_records_that_two_tables_do_not_share() {
         let before: Table<u8, char> = [(1, 'a'), (2, 'b'), (4, 'd'), (6, 'f')].into();
         let changes = |newer: &Table<u8, char>| -> Vec<(Option<char>, Option<char>)> {
             before.changes(newer).into_iter().map(|(old, new)| (old.as_deref().copied(), new.as_deref().copied())).collect()

@@ -1,5 +1,5 @@
-//! Which nodes have the features that the nodes of work must have together: all the same alternative, or numbers of nodes
-//! with some. Nodes of one kind have the same features, so each kind is looked at once.
+//! Finds nodes with the features that the nodes of work must have together: all nodes have the same alternative, or certain
+//! numbers of nodes have some features. Nodes of one kind have the same features, so each kind is examined once.
 
 use crate::columns::Columns;
 use lattice_model::feature_choice::Together;
@@ -34,8 +34,8 @@ impl<'c> Meeting<'c> {
         self.met_by(kind) & bit != 0
     }
 
-    /// These nodes in an order in which the first ones have the features in the numbers that are asked for, and otherwise as
-    /// they are. If they are too few, only those that count for a number; none, if the numbers are more than `most`.
+    /// Moves the nodes that count for the requested numbers to the front; the order stays otherwise. If they are too few,
+    /// only they remain. Empty if the numbers add up to more than `most`.
     pub fn needed_first(&mut self, nodes: Vec<usize>, most: u32) -> Vec<usize> {
         if self.together.counted_nodes() > most {
             return Vec::new();
@@ -63,7 +63,7 @@ impl<'c> Meeting<'c> {
         self.needed(nodes).values().sum::<usize>() >= self.together.counted_nodes() as usize
     }
 
-    /// How many nodes are needed of those with the same of the features that are asked for.
+    /// How many nodes are needed, by the requested features that they have.
     fn needed(&mut self, nodes: impl Iterator<Item = usize>) -> BTreeMap<u32, usize> {
         let mut counts = BTreeMap::new();
         for node in nodes {

@@ -6,12 +6,12 @@
 //!   value  = how much sooner the other begins                                        (node-seconds)
 //!
 //!   value > cost, and at most VICTIMS_MAX victims ─▶ they are preempted
-//!   all of them have lent nodes, at most DEBTORS_MAX ─▶ the same, whatever the cost
+//!   all of them use nodes lent to them, at most DEBTORS_MAX ─▶ the same, whatever the cost
 //! ```
 //!
 //! The rules are those of the specification ("Preemption policy"). Waiting, backfill and a
-//! reservation that begins soon come first: only work with a reservation later than the victims
-//! could have saved themselves preempts any. What uses nodes that the vCluster of the other lent is
+//! reservation that begins soon come first: work preempts only if its reservation begins later than
+//! the victims could have saved themselves. Work on nodes that the beneficiary's vCluster lent is
 //! preempted first, whatever its class and its cost.
 
 use crate::borrowing::borrowed;
@@ -33,7 +33,7 @@ const ENDING_S: f64 = 30.0;
 const NEAR_COMPLETION_MS: u64 = 5 * 60_000;
 /// How many candidates are considered for one allocation, the cheapest first.
 const CANDIDATES_MAX: usize = 1000;
-/// From this part of its walltime on, all that work has done counts as its cost.
+/// Past this part of its walltime, all that work has computed counts as cost.
 const NEARLY_DONE: f64 = 0.9;
 
 /// Work that may be preempted.
@@ -42,7 +42,7 @@ struct Candidate<'a> {
     nodes: Vec<usize>,
     saving_s: f64,
     cost_node_s: f64,
-    /// Those of its nodes that another vCluster lent to it.
+    /// The nodes that another vCluster lent to it.
     borrowed: Vec<usize>,
     /// Its tenant has used more than its share and its burst allowance: it is preempted before others.
     is_over_burst: bool,
@@ -51,15 +51,15 @@ struct Candidate<'a> {
 /// Work that is preempted for other work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreemptedFor {
-    /// What begins sooner.
+    /// The allocation that begins sooner.
     pub beneficiary: AllocationId,
-    /// What gives its nodes back, with the epoch of its claim.
+    /// The allocations that give their nodes back, with the epochs of their claims.
     pub victims: Vec<(AllocationId, Epoch)>,
 }
 
-/// Who may be preempted. Candidates are looked for once a search could find some: most plans need none.
+/// The work that may be preempted. It is collected once a search could find some: most plans need none.
 pub struct Victims<'a> {
-    /// No candidate, and nothing that leaves, is of a lower class than this.
+    /// No candidate, and no work that leaves, is of a lower class than this.
     class_least: u8,
     /// Whether any vCluster borrows: otherwise no node is lent.
     may_be_lent: bool,
@@ -69,7 +69,7 @@ pub struct Victims<'a> {
 impl<'a> Victims<'a> {
     pub fn of(state: &Draft<'a>) -> Self {
         let view = state.view;
-        // A record of what leaves a node may wait again.
+        // The record of work that leaves a node may be waiting again.
         let of_leaving = state.columns.leaving.iter().flat_map(|node| &state.nodes[node].leaving);
         let of_leaving = of_leaving.filter_map(|leaving| view.allocations.get(&leaving.allocation));
         let classes = state.kept.held.classes.keys().copied().chain(of_leaving.map(|a| a.spec.preemption_class));
@@ -77,9 +77,9 @@ impl<'a> Victims<'a> {
         Self { class_least: classes.min().unwrap_or(u8::MAX), may_be_lent, found: None }
     }
 
-    /// The victims with which an allocation begins before its reservation does, if they cost less
-    /// than that is worth. They are not chosen again.
-    /// `reserved_ms`: when that begins, if it is known. `looks` counts how often a node is looked at.
+    /// The victims that let an allocation begin before its reservation, if they cost less than that
+    /// is worth. A plan chooses no victim twice. `reserved_ms`: when the reservation begins, if that
+    /// is known. `looks` counts how often a node is looked at.
     pub fn choose(
         &mut self,
         state: &Draft<'a>,
@@ -97,11 +97,11 @@ impl<'a> Victims<'a> {
     }
 }
 
-/// All candidates of a view; those that a plan has chosen are gone.
+/// All candidates of a view, without those that the plan has chosen already.
 struct Found<'a> {
     candidates: Vec<Candidate<'a>>,
-    /// The lowest class of any of them, and of work that leaves: work of this class or a lower one
-    /// preempts nothing but what has borrowed nodes.
+    /// The lowest class of all candidates, and of work that leaves: work of this class or a lower one
+    /// preempts only work that has borrowed nodes.
     lowest_class: u8,
     /// Lent nodes of work that leaves.
     returned: BTreeSet<usize>,
@@ -109,7 +109,7 @@ struct Found<'a> {
     /// work and node.
     leaving: BTreeSet<(AllocationId, usize)>,
     /// Searches without a result, by class of equal requests, preemption class and nodes: the earliest
-    /// end in milliseconds. A plan only takes nodes, so a later search for as long has none either.
+    /// end in milliseconds. A plan only takes nodes, so a search until that end or later fails again.
     in_vain: BTreeMap<(usize, u8, u32), u64>,
 }
 
@@ -148,7 +148,7 @@ impl<'a> Found<'a> {
         looks: &mut usize,
     ) -> Choice {
         let of_class = whom.below(state, allocation);
-        // It has nodes of the vCluster of this allocation.
+        // It has borrowed nodes that this allocation could use.
         let is_debtor = |c: &Candidate<'_>| c.borrowed.iter().any(|node| class.candidates.contains(*node));
         let is_owed = || self.returned.iter().any(|node| class.candidates.contains(*node)) || self.candidates.iter().any(is_debtor);
         if of_class <= self.lowest_class && !is_owed() {
@@ -188,7 +188,7 @@ impl<'a> Found<'a> {
         let saving_s = chosen.iter().map(|c| c.saving_s).fold(0.0, f64::max);
         let cost_node_s: f64 = chosen.iter().map(|c| c.cost_node_s).sum();
         let sooner_s = reserved_ms.map_or(f64::INFINITY, |start_ms| start_ms.saturating_sub(state.now_ms) as f64 / 1000.0 - saving_s);
-        // Who lent the nodes gets them back whatever that costs.
+        // A lender gets its nodes back whatever that costs.
         let least_node_s = if chosen.iter().all(|c| is_debtor(c)) { 0.0 } else { cost_node_s };
         if sooner_s * f64::from(allocation.spec.nodes) <= least_node_s {
             return Choice::Nothing;
@@ -208,12 +208,12 @@ impl<'a> Found<'a> {
 pub enum Whom {
     /// Work of a lower class, and work that has borrowed nodes of its vCluster.
     LowerClasses,
-    /// Only the latter.
+    /// Only work that has borrowed nodes of its vCluster.
     Borrowers,
 }
 
 impl Whom {
-    /// Work of a lower class than this may be preempted for the allocation.
+    /// The allocation may preempt work below this class.
     fn below(self, state: &Draft<'_>, allocation: &Allocation) -> u8 {
         match self {
             Self::LowerClasses => state.view.effective_class(allocation),
@@ -227,10 +227,10 @@ fn is_lent(state: &Draft<'_>, id: AllocationId, node: usize) -> bool {
     state.view.allocations.get(&id).is_some_and(|allocation| !borrowed(state, allocation, &[node]).is_empty())
 }
 
-/// Shares whose nodes are about to be free: of this work, and of earlier claims.
+/// The shares that are about to be released: those of this work, and those of earlier claims.
 fn leaving<'a>(state: &Draft<'a>, works: impl Iterator<Item = &'a Allocation>) -> BTreeSet<(AllocationId, usize)> {
     let mut leaving = BTreeSet::new();
-    // Only there is anything of them.
+    // The work, and the only nodes that can have such shares.
     let (mut gone, mut nodes) = (BTreeSet::new(), state.columns.leaving.clone());
     for allocation in works {
         gone.insert(allocation.id);
@@ -238,13 +238,13 @@ fn leaving<'a>(state: &Draft<'a>, works: impl Iterator<Item = &'a Allocation>) -
     }
     for at in nodes.iter() {
         let node = state.nodes[at];
-        let of_now = |id: &AllocationId| {
+        let has_current_claim = |id: &AllocationId| {
             let spans = state.held_in_view(at);
             spans.filter(|span| span.by == *id).count() > node.leaving.iter().filter(|leaving| leaving.allocation == *id).count()
         };
         leaving.extend(state.held_in_view(at).filter(|span| gone.contains(&span.by)).map(|span| (span.by, at)));
-        let of_before = node.leaving.iter().map(|leaving| leaving.allocation).filter(|id| !of_now(id));
-        leaving.extend(of_before.map(|id| (id, at)));
+        let of_earlier_claims = node.leaving.iter().map(|leaving| leaving.allocation).filter(|id| !has_current_claim(id));
+        leaving.extend(of_earlier_claims.map(|id| (id, at)));
     }
     leaving
 }
@@ -255,7 +255,7 @@ pub enum Choice {
     Nothing,
     /// Enough nodes are being given back already.
     GivenBack,
-    /// These are preempted, and it gets these nodes.
+    /// These victims are preempted, and the work gets these nodes.
     Victims(PreemptedFor, Vec<usize>),
 }
 
@@ -267,15 +267,15 @@ fn is_eligible(state: &Draft<'_>, candidate: &Candidate<'_>) -> bool {
         .walltime
         .zip(allocation.started_at)
         .map(|(walltime, started)| started.0.saturating_add(millis(walltime)).saturating_sub(state.now_ms));
-    // Services have their nodes until they end: only nodes that are lent are taken back.
+    // Services keep their nodes until they end: only lent nodes are taken back.
     let is_service = state.view.scheduler_of(queue) == SchedulerKind::ServiceBinPack;
     (!is_service || !candidate.borrowed.is_empty())
         && allocation.exempt_from_priority().is_none()
         && left_ms.is_none_or(|left_ms| left_ms > NEAR_COMPLETION_MS)
 }
 
-/// How long work that is preempted is assumed to take until it has given its nodes back, in seconds: to save itself, if
-/// it can, and to end. `checkpoint_bytes_per_second`: the bandwidth of the checkpoint store, if it is known.
+/// The assumed time, in seconds, that preempted work takes to save itself, if it can, and to end.
+/// `checkpoint_bytes_per_second`: the bandwidth of the checkpoint store, if it is known.
 pub fn giving_back_s(allocation: &Allocation, checkpoint_bytes_per_second: Option<f64>) -> f64 {
     if allocation.spec.checkpoint.is_none() {
         return ENDING_S;
@@ -300,7 +300,7 @@ struct Search<'s, 'a> {
     class: &'s Class,
     allocation: &'s Allocation,
     until_ms: u64,
-    /// See [`Victims`]: they count as free.
+    /// See [`Found`]: these shares count as free.
     leaving: &'s BTreeSet<(AllocationId, usize)>,
 }
 
@@ -310,8 +310,8 @@ impl Search<'_, '_> {
         constraints.conformance || constraints.together().is_some() || self.class.groups_max(self.allocation) != grouping::ANY
     }
 
-    /// One victim if one is enough, the cheapest; otherwise the cheapest for each node that it frees,
-    /// one after the other, `most` of them at most.
+    /// The cheapest single victim, if one is enough; otherwise at most `most` victims, added one after
+    /// the other by their cost per freed node.
     fn cheapest<'c, 'a>(&self, free: &NodeSet, candidates: &[&'c Candidate<'a>], most: usize) -> Option<Vec<&'c Candidate<'a>>> {
         let mut largest: Vec<usize> = candidates.iter().map(|c| c.nodes.len()).collect();
         largest.sort_unstable_by(|a, b| b.cmp(a));
@@ -342,7 +342,7 @@ impl Search<'_, '_> {
         None
     }
 
-    /// Without those that turned out not to be needed.
+    /// The chosen victims without those that are not needed after all.
     fn needed<'c, 'a>(&self, free: &NodeSet, mut chosen: Vec<&'c Candidate<'a>>) -> Vec<&'c Candidate<'a>> {
         chosen.reverse();
         let mut at = 0;
@@ -361,7 +361,7 @@ impl Search<'_, '_> {
         self.free_nodes(&ids, nodes.filter(|node| !free.contains(*node))).collect()
     }
 
-    /// Whether it could begin on these nodes.
+    /// Whether the allocation could begin on these nodes.
     fn is_enough(&self, free: &NodeSet, freed: &BTreeSet<usize>) -> bool {
         let wanted = self.allocation.spec.nodes as usize;
         let is_possible = free.len() + freed.len() >= wanted;
@@ -377,8 +377,8 @@ impl Search<'_, '_> {
         self.free_nodes(&ids, nodes.filter(|node| !free.contains(*node) && !already.contains(node))).collect()
     }
 
-    /// The candidates of these nodes that are in service, and free until it ends without these victims
-    /// and without what is about to leave.
+    /// Those of these nodes that could serve the allocation, are in service, and are free until its end
+    /// once these victims and all leaving work are gone.
     fn free_nodes(&self, without: &BTreeSet<AllocationId>, nodes: impl Iterator<Item = usize>) -> impl Iterator<Item = usize> {
         nodes.filter(move |node| {
             let leaves = |span: &Span| self.leaving.contains(&(span.by, *node)) && self.state.is_known_start(span.end_ms);

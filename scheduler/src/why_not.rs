@@ -18,7 +18,7 @@ pub enum WhyNot {
     /// Another allocation has the node, or is about to get it, or has a part of it while this one
     /// wants the whole node.
     Taken(AllocationId),
-    /// It is reserved for another allocation, before this one would have ended.
+    /// It is reserved for another allocation from a time before the end of this one.
     Reserved {
         /// The other allocation.
         by: AllocationId,
@@ -32,34 +32,33 @@ pub enum WhyNot {
         /// What the allocation wants of it.
         wanted: Resources,
     },
-    /// Enough of it is free, and the cluster's share policy allows the allocation no part of it.
+    /// Enough of it is free, but the cluster's share policy allows the allocation no part of it.
     Apart {
-        /// What holds a part of the node.
+        /// The allocation that holds a part of the node.
         by: AllocationId,
         /// What the node holds, in words: [`lattice_model::SharePolicy::keeps_apart`].
         work: &'static str,
     },
-    /// Enough of it is free, and `--exclusive=user`, of this allocation or of one there, allows it no part of it.
+    /// Enough of it is free, but `--exclusive=user`, of this allocation or of one on the node, forbids that they share it.
     UsersApart {
-        /// What holds a part of the node.
+        /// The allocation that holds a part of the node.
         by: AllocationId,
         /// What the node holds, in words: [`lattice_model::ShareUser::keeps_apart`].
         work: &'static str,
     },
-    /// Enough of it is free, and another replica of the same service has a part of it.
+    /// Enough of it is free, but another replica of the same service has a part of it.
     Replica(AllocationId),
     /// This allocation could not begin there: its prologue failed, or the tasks of its group could not be
-    /// started. The exclusion ends at `until`, or earlier if the
-    /// node is repaired.
+    /// started. The exclusion ends at `until`, or earlier if the node is repaired.
     Excluded {
         /// Why it failed.
         why: String,
         /// By the leader's clock.
         until: Timestamp,
     },
-    /// It lacks what the allocation asks for, however much of it is free.
+    /// Even if it were free, it lacks something that the allocation asks for.
     Lacks(String),
-    /// An operator has set it aside for others, before this one would have ended.
+    /// An operator has set it aside for others from a time before the end of this allocation.
     SetAside {
         /// The reservation.
         reservation: String,

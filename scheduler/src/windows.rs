@@ -5,8 +5,8 @@
 //!   work of ten minutes     begins at least ten minutes before a window, or after it
 //! ```
 //!
-//! Work without an end begins on a node after its last window. Work that names a reservation counts that one's
-//! window as free time, and has only the reservation's nodes as candidates.
+//! Work without an end begins on a node after its last window. For work that names a reservation, the
+//! reservation's window is free time, and only the reservation's nodes are candidates.
 
 use crate::calendar::Calendar;
 use crate::columns::Columns;
@@ -14,7 +14,7 @@ use crate::view::View;
 use lattice_model::{Reservation, Timestamp};
 use std::sync::Arc;
 
-/// The windows that are open or come, by node.
+/// The windows that are open or begin later, by node.
 pub struct Windows<'a> {
     calendar: &'a Calendar,
     /// How many reservations are not over.
@@ -27,7 +27,7 @@ impl<'a> Windows<'a> {
         Self { calendar: &columns.calendar, count }
     }
 
-    /// The number of reservations.
+    /// How many reservations are not over.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -45,12 +45,13 @@ impl<'a> Windows<'a> {
         self.calendar.lists.iter().flatten().map(|reservation| reservation.start.0).filter(move |start_ms| *start_ms > now_ms)
     }
 
-    /// The first window in the way of work on this node in that time. `own`: the reservation that the work names.
+    /// The first window that blocks work on this node from `from_ms` to `until_ms`. `own`: the reservation that the work
+    /// names.
     pub fn first(&self, node: usize, own: Option<&str>, from_ms: u64, until_ms: u64) -> Option<&'a Reservation> {
         self.first_of(self.calendar.list_of(node), own, from_ms, until_ms)
     }
 
-    /// The same on nodes with this list of windows: [`Calendar::list_of`].
+    /// [`Self::first`] on nodes with this list of windows: [`Calendar::list_of`].
     pub fn first_of(&self, list: usize, own: Option<&str>, from_ms: u64, until_ms: u64) -> Option<&'a Reservation> {
         let of_list = self.calendar.lists[list].iter();
         of_list.map(|other| &**other).find(|other| own != Some(other.name.as_str()) && other.overlaps(from_ms, until_ms))
