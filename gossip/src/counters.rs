@@ -9,7 +9,7 @@ pub struct Counters {
     pub bytes_in: u64,
     /// Datagrams sent.
     pub datagrams_out: u64,
-    /// Bytes given out to be sent.
+    /// Bytes sent.
     pub bytes_out: u64,
     /// Datagrams received and refused, by reason.
     pub refused: Refusals,

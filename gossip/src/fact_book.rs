@@ -143,7 +143,7 @@ impl FactBook {
         Ok(is_passed_on.then_some(key))
     }
 
-    /// Whether none of the facts at the end of a message is new. They are `length 2, item`,
+    /// Whether all facts at the end of a message are known. Their encoding is `length 2, item`,
     /// repeated.
     pub fn knows_all(&self, mut items: &[u8]) -> bool {
         while !items.is_empty() {

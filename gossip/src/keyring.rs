@@ -10,7 +10,7 @@ pub const KEYS_MAX: usize = 3;
 /// The id of the configured key, which exists before any other.
 pub(crate) const CONFIGURED: u32 = 0;
 
-/// One of the cluster's gossip keys. Its `Debug` does not show it.
+/// One of the cluster's gossip keys. `Debug` does not show its bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; 32]);
 

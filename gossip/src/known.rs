@@ -1,4 +1,4 @@
-//! A cache of decoded names, lives and facts: one that is received again is shared, not copied.
+//! A cache of decoded names, lives and facts: those that are received again are shared, not copied.
 //!
 //! Thousands of datagrams name each node. Each life and each fact is stored here once, and a known
 //! life needs neither parsing nor a digest.

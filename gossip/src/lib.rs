@@ -19,12 +19,12 @@
 //!   node that lost a few datagrams, catches up on members and facts by comparing its view with a
 //!   random peer's.
 //!
-//! Every datagram is sealed (see `seal.rs`). One that cannot be opened is counted in [`Counters`]
-//! and changes no state.
+//! Every datagram is sealed (see `seal.rs`). A datagram that cannot be opened is counted in
+//! [`Counters`] and changes no state.
 //!
 //! All nodes seal with one key, so an attacker who controls a node can send in every other node's
-//! name. It cannot silence any node: no core accepts a life ahead of its clock, and a node takes a
-//! later life when others have one of it that it never published (`core/lives.rs`).
+//! name. The attacker cannot silence any node: no core accepts a life ahead of its clock, and if
+//! others have a life of a node that it never published, it takes a later one (`core/lives.rs`).
 //!
 //! Suspicion works as in Lifeguard (`suspicion.rs`): it ends sooner when several nodes found the
 //! same suspect silent, and a node that was slow itself probes more slowly and waits longer.

@@ -16,20 +16,20 @@ pub struct Identity {
     /// The address of its agent's mesh. Gossip only spreads it.
     pub mesh: SocketAddr,
     /// The agent's life: its machine's clock at its start in milliseconds, or one more than the
-    /// life of the previous start, whichever is higher. A node of which others know a later life
-    /// chooses one above that. Other nodes refuse a life that is ahead of their clocks by more than
+    /// life of the previous start, whichever is higher. If others know a later life of the node, it
+    /// chooses a life above that. Other nodes refuse a life that is ahead of their clocks by more than
     /// [`LIFE_AHEAD_MS_MAX`](crate::LIFE_AHEAD_MS_MAX).
     pub incarnation: u64,
 }
 
-/// foca's identity: a node's life. Of two with one name the later life wins; within a life, the one
-/// that was renewed more often.
+/// foca's identity: a node's life. Of two identities with one name the later life wins; within a
+/// life, the identity that was renewed more often.
 ///
 /// It is small, because foca searches its whole member list for every datagram: all copies share
 /// one [`Life`], see [`Known`](crate::known::Known).
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
-    /// [`node_key`] of the name: what foca compares most.
+    /// [`node_key`] of the name. foca compares keys most of all.
     pub key: u64,
     life: Arc<Life>,
 }

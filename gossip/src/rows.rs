@@ -2,8 +2,8 @@
 //! per row.
 
 /// A row with a key: for a node, [`Peer::key`](crate::peer::Peer::key). Keys are halves of digests,
-/// so their bits serve as a hash. Whoever could choose names for their keys holds the cluster's
-/// gossip key, and would slow the table down no more than foca's list costs for every node anyway.
+/// so their bits serve as a hash. Only a holder of the cluster's gossip key could choose names for
+/// their keys, and would slow the table down no more than foca's list costs for every node anyway.
 pub(crate) trait Keyed {
     fn key(&self) -> u64;
 }

@@ -4,7 +4,7 @@
 //! has priority over another: a holder of a key can begin streams in any node's name, and must
 //! neither outrank nor evict the node's own. A replay from a replaced stream comes from an earlier
 //! life or renewal of its node, which the core ignores. All streams of a node are dropped if the
-//! core forgets the node, or if there are too many nodes: then old datagrams of it open again.
+//! core forgets the node, or if there are too many nodes: then its old datagrams open again.
 
 use crate::replay::Window;
 use crate::rows::{Keyed, Rows};

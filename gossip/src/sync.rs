@@ -72,7 +72,8 @@ impl Range {
 }
 
 /// The tags of a pull, looked up in the order in which they came. When both sides know the same,
-/// each tag is at its expected position. The first tag that is not makes this sort all tags, once.
+/// each tag is at its expected position. Otherwise the first wrong position makes this sort all
+/// tags, once.
 pub(crate) struct Tags<'a> {
     tags: &'a [u64],
     next: usize,

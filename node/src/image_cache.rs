@@ -1,7 +1,7 @@
-//! Which images are removed from a node's cache when their size or the disk requires it: first
-//! those that were not used for a day, then the least recently used ones of the user who has most
-//! of the cache. So a user who brings many images displaces their own, not those of others. Images
-//! in use always stay.
+//! Chooses the images to remove from a node's cache when their size or the disk requires it: first
+//! images unused for a day, then the least recently used images of the user who has most of the
+//! cache. So a user who brings many images displaces their own, not those of others. Images in use
+//! always stay.
 //!
 //! ```text
 //!   disk: | everything else | images in use | unused images ≤ limit | free ≥ reserve |
@@ -61,7 +61,7 @@ pub struct ImageTooLarge {
     pub bytes_max: u64,
 }
 
-/// Which images of `unused` to remove before an image comes, as indices in the order of removal. At
+/// The images of `unused` to remove before an image comes, as indices in the order of removal. At
 /// most `unused_bytes_max` of unused images remain; 0 means half of the disk.
 ///
 /// # Errors

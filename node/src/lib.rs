@@ -1,4 +1,4 @@
-//! What an agent decides, as pure functions. The agent's driver calls them:
+//! The decisions of an agent, as pure functions. The agent's driver calls them:
 //!
 //! ```text
 //!   event ──▶ Brain::handle ──▶ records ──append, fsync──▶ actions ──▶ executor ──▶ event …

@@ -33,8 +33,8 @@ fn local_domains(node: &NodeTopology) -> Vec<LocalDomain> {
     domains.iter().map(of).collect()
 }
 
-/// For 2, 3, … GPUs: the slowest link between the best-connected so many, in percent of the fastest
-/// link. Empty if no link has a known bandwidth, or if there are too many GPUs.
+/// For 2, 3, … GPUs: the slowest link between the best-connected GPUs of that number, in percent of
+/// the fastest link. Empty if no link has a known bandwidth, or if there are too many GPUs.
 fn gpu_links(gpus: &GpuTopology) -> Vec<u8> {
     let fastest = gpus.links.iter().map(|link| link.bandwidth_gbps).fold(0.0, f64::max);
     if fastest <= 0.0 || gpus.gpus.len() > LINKED_GPUS_MAX {

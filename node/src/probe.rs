@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   begin ──initial delay──▶ probe ──well──▶ probe after the period …
-//!                              │ failed (so many in a row)
+//!                              │ failed (too often in a row)
 //!                              ▼
 //!                            Dead
 //! ```

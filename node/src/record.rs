@@ -14,7 +14,7 @@ pub enum Phase {
     Running,
     /// Processes are being ended.
     Stopping,
-    /// Shim, scope and files are being taken away.
+    /// Shim, scope and files are being removed.
     Undoing,
 }
 
@@ -35,7 +35,7 @@ pub struct Local {
 pub enum Record {
     /// The agent has this incarnation from now on; reports are numbered from 1 again.
     Registered { incarnation: Incarnation },
-    /// A newer list of what this node is to do.
+    /// A newer list of everything that this node must do.
     ListReceived(DesiredList),
     /// A local allocation entered this phase. The first record of an (allocation, epoch) takes its
     /// share from the list, and has the processors and GPUs that are its own from then on.
@@ -46,7 +46,7 @@ pub enum Record {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         assignment: Option<Assignment>,
     },
-    /// Nothing of it is left here, and it is never begun again under this epoch.
+    /// Nothing of the allocation is left here, and it never begins again under this epoch.
     Removed { allocation: AllocationId, epoch: Epoch },
     /// A report to send to the quorum.
     ReportQueued(ReportItem),

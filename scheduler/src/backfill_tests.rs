@@ -19,7 +19,7 @@ const MINUTE_MS: u64 = 60_000;
 const WHOLE: Resources = Resources { cores: 2, memory_bytes: 1 << 30, gpus: 0 };
 pub(crate) const HALF: Resources = Resources { cores: 1, memory_bytes: 1 << 29, gpus: 0 };
 
-/// With a walltime of so many minutes; 0: none.
+/// The allocation with a walltime of this many minutes; 0: without one.
 pub(crate) fn lasting(mut allocation: Allocation, minutes: u64) -> Allocation {
     spec_of(&mut allocation).walltime = (minutes > 0).then(|| Duration::from_secs(minutes * 60));
     allocation
@@ -81,7 +81,7 @@ fn nodes_that_a_reservation_does_not_need_are_free_for_any_time() {
         4,
         vec![held(8, "n1", 10), held(9, "n2", 20), lasting(pending(1, 3, 10), 60), pending(2, 1, 20), lasting(pending(3, 1, 30), 0)],
     );
-    // Of n1, n3 and n4, which are free by then, the reservation takes all; of n[1-4] at 20 minutes one is left over.
+    // The reservation takes n1, n3 and n4, which are free at 10 minutes; at 20 minutes, one of n[1-4] is left over.
     assert_eq!(starts(&v), [(id(1), Some(10)), (id(3), Some(20))]);
     assert_eq!(placed(&v), [(id(2), vec!["n3".into()])]);
     let mut v = v;
@@ -96,7 +96,7 @@ fn nodes_that_a_reservation_does_not_need_are_free_for_any_time() {
     assert_eq!(placed(&v), [(id(2), vec!["n3".into()])]);
     let held = began(lasting(pending(7, 1, 1), 20), "n5", 0);
     v.allocations.insert(held.id, held);
-    // Four of five at 20 minutes: one of those that are free now is left to work without an end.
+    // Four of five at 20 minutes: one node that is free now is left to work without an end.
     assert_eq!(starts(&v), [(id(1), Some(20))]);
     assert_eq!(placed(&v), [(id(2), vec!["n3".into()]), (id(3), vec!["n4".into()])]);
 }
@@ -106,7 +106,7 @@ fn full_nodes_are_candidates_so_that_small_work_does_not_starve_large_work() {
     let held = |n: u64, minutes| began(lasting(pending(n, 1, 1), minutes), &format!("n{}", n - 7), 0);
     let mut v = view(2, vec![held(8, 10), held(9, 20), lasting(pending(1, 2, 10), 60), lasting(pending(2, 1, 20), 60)]);
     assert_eq!((placed(&v), starts(&v)), (vec![], vec![(id(1), Some(20)), (id(2), Some(80))]));
-    // A node is free, and the small one could take it.
+    // A node is free, but the small work must not take it.
     v.allocations.remove(&id(8));
     assert_eq!((placed(&v), starts(&v)), (vec![], vec![(id(1), Some(20)), (id(2), Some(80))]));
 }
@@ -126,7 +126,7 @@ fn shares_and_gpus_are_reserved_like_whole_nodes() {
     let waiting = vec![lasting(gpus(1, 10, 4), 60), lasting(gpus(2, 20, 1), 30), lasting(gpus(3, 30, 1), 10), lasting(gpus(4, 40, 0), 600)];
     let mut v = view(1, [vec![there(8, 10), there(9, 20)], waiting].concat());
     v.nodes.values_mut().for_each(|node| node.size = Resources { cores: 8, memory_bytes: 8, gpus: 5 });
-    // The first has four of five GPUs from minute 20 on: the last one is free for any time.
+    // The first has four of five GPUs from minute 20 on: the fifth is free for any time.
     assert_eq!(placed(&v).iter().map(|(id, _)| *id).collect::<Vec<_>>(), [id(2), id(4)]);
     assert_eq!(starts(&v), [(id(1), Some(20)), (id(3), Some(30))]);
     v.allocations.remove(&id(2));
@@ -151,12 +151,12 @@ fn nodes_out_of_service_for_a_short_time_do_not_end_a_reservation() {
     assert_eq!(reason(&v, 1), "out of service: n3");
     let want = "wants 3 nodes, 1 is free: it is next; when it starts is not known: n3 is Down: confirm-dead";
     assert_eq!(summary(&v, 1), want);
-    // After a longer time the other nodes are not kept for it any more.
+    // After a longer time the other nodes are not reserved for it any more.
     v.nodes.get_mut(&n3).unwrap().state_since = Timestamp(NOW.0 - 60 * MINUTE_MS);
     assert_eq!((placed(&v), starts(&v)), (vec![(id(2), vec!["n2".into()])], vec![(id(3), Some(20))]));
     assert_eq!(summary(&v, 1), want);
     assert_eq!(explain(&v, &v.allocations[&id(1)], NOW).start, None);
-    // One that gossip does not show alive.
+    // A node that gossip does not show alive.
     let mut v = one_of_three_is_held(vec![lasting(pending(2, 1, 20), 120)]);
     v.alive.remove(&n3);
     assert_eq!(placed(&v), []);
@@ -182,7 +182,7 @@ fn nodes_out_of_service_for_a_short_time_do_not_end_a_reservation() {
 }
 
 #[test]
-fn a_start_behind_work_without_a_walltime_is_not_told() {
+fn a_start_behind_work_without_a_walltime_is_unknown() {
     let service = began(lasting(pending(9, 1, 1), 0), "n1", 10);
     let v = view(2, vec![service, lasting(pending(1, 2, 10), 60), lasting(pending(2, 2, 20), 60), lasting(pending(3, 1, 30), 100_000)]);
     assert_eq!((placed(&v), starts(&v)), (vec![(id(3), vec!["n2".into()])], vec![(id(1), None), (id(2), None)]));
@@ -192,7 +192,7 @@ fn a_start_behind_work_without_a_walltime_is_not_told() {
 }
 
 #[test]
-fn work_past_its_walltime_counts_as_ending_in_a_minute_and_what_has_ended_too_but_not_for_ever() {
+fn overdue_and_ended_work_counts_as_gone_in_a_minute_but_not_for_ever() {
     let late = began(lasting(pending(9, 1, 1), 10), "n1", 20);
     let mut ended = began(lasting(pending(8, 1, 1), 600), "n2", 1);
     (ended.state, ended.ended_at) = (AllocationState::Completed, Some(NOW));
@@ -246,7 +246,7 @@ fn services_do_not_starve_work_that_waits_for_a_service() {
 }
 
 #[test]
-fn what_may_never_begin_keeps_no_nodes_and_no_quota_from_work_with_a_walltime_behind_it() {
+fn work_that_may_never_begin_takes_no_nodes_and_no_quota_from_work_with_a_walltime_behind_it() {
     let of = |mut allocation: Allocation| {
         spec_of(&mut allocation).tenant = "physics".into();
         allocation
@@ -279,8 +279,8 @@ fn a_reservation_takes_the_nodes_that_become_free_last_before_it_and_leaves_thos
 }
 
 #[test]
-fn a_plan_of_too_much_begins_what_it_came_to_and_leaves_the_rest() {
-    // No two are of one class, and each looks at the nodes of which something is free.
+fn a_plan_of_too_much_work_begins_the_part_that_it_reaches() {
+    // Each allocation is of another class, and looks at the nodes of which something is free.
     let waiting = (1..=200).map(|n| {
         let mut allocation = pending(n, 1, n);
         spec_of(&mut allocation).share = Some(Resources { memory_bytes: n, ..HALF });
@@ -365,7 +365,7 @@ fn only_the_first_of_a_queue_have_reservations() {
 }
 
 #[test]
-fn first_come_first_served_tells_starts_and_lets_nothing_overtake() {
+fn first_come_first_served_shows_starts_and_lets_nothing_overtake() {
     let mut v = one_of_three_is_held(vec![lasting(pending(2, 1, 20), 10), lasting(pending(3, 3, 30), 10)]);
     v.vclusters.insert("fifo".into(), vcluster("fifo", SchedulerKind::InteractiveFifo, 0));
     v.allocations.values_mut().for_each(|allocation| spec_of(allocation).vcluster = "fifo".into());
@@ -384,7 +384,7 @@ struct Job {
     /// 0: whole nodes.
     cores: u32,
     walltime_min: u64,
-    /// It ends so much earlier than its walltime, at most.
+    /// How much earlier than its walltime it ends; it lasts at least a minute.
     early_min: u64,
     /// See [`owned_by`].
     owner: u8,
@@ -403,8 +403,9 @@ fn jobs(cores_max: u32) -> impl Strategy<Value = Vec<Job>> {
 struct Simulation {
     view: View,
     ends: BTreeMap<AllocationId, Timestamp>,
-    /// The start that was first expected for each, and for each since it was the first of those that wait.
+    /// The start that was expected first.
     expected: BTreeMap<AllocationId, Timestamp>,
+    /// The start that was expected when the allocation became the first of those that wait.
     expected_as_first: BTreeMap<AllocationId, Timestamp>,
     has_waited: usize,
     state: State,
@@ -492,7 +493,7 @@ impl Simulation {
         self.ends.insert(claim.allocation, Timestamp(now.0 + lasts_min * MINUTE_MS));
     }
 
-    /// Nothing begins before the first that waits, if that would fit instead.
+    /// No work begins while the first waiting allocation would fit instead.
     fn assert_order(&self, claims: &[Claim], are_alike: bool, now: Timestamp) {
         let waiting = waiting_in(&self.view, "default", now);
         let begins = |id: AllocationId| claims.iter().any(|claim| claim.allocation == id);
@@ -502,7 +503,7 @@ impl Simulation {
         assert!(held + ahead + waiting[at].spec.nodes as usize > 4, "{} fits and waits", waiting[at].id);
     }
 
-    /// The plan counts the nodes as free for which an explanation has no reason.
+    /// The plan counts exactly those nodes as free for which an explanation has no reason.
     fn assert_same_rules(&self, plan: &Plan<'_>) {
         let held = Holdings::of(self.view.nodes.values(), self.view.allocations.values());
         for planned in &plan.planned {
@@ -515,7 +516,7 @@ impl Simulation {
         }
     }
 
-    /// No node has shares of two that the share policy keeps apart.
+    /// No node has shares of two owners whom the share policy keeps apart.
     fn assert_apart(&self) {
         let policy = self.view.share_policy;
         let mut there: BTreeMap<&NodeId, Vec<&Allocation>> = BTreeMap::new();
@@ -543,21 +544,21 @@ impl Simulation {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Where nodes are alike, nothing that ends by its walltime starts later than was first expected.
+    /// If all nodes are alike, no work that ends by its walltime starts later than was first expected.
     #[test]
-    fn no_start_is_later_than_was_first_told(jobs in jobs(0)) {
+    fn no_start_is_later_than_was_first_expected(jobs in jobs(0)) {
         Simulation::run(&jobs, true, SharePolicy::Anyone);
     }
 
-    /// With shares of nodes, this holds for the first that waits.
+    /// With shares of nodes, this holds for the first waiting allocation.
     #[test]
-    fn the_first_of_a_queue_never_starts_later_than_was_told(jobs in jobs(2)) {
+    fn the_first_of_a_queue_never_starts_later_than_expected(jobs in jobs(2)) {
         Simulation::run(&jobs, false, SharePolicy::Anyone);
     }
 
-    /// It holds under each share policy, and no two that the policy keeps apart are on a node together.
+    /// It holds under each share policy, and no node has work of two owners whom the policy keeps apart.
     #[test]
-    fn the_first_of_a_queue_starts_as_was_told_under_share_policies(jobs in jobs(2), is_by_user: bool) {
+    fn the_first_of_a_queue_starts_as_expected_under_share_policies(jobs in jobs(2), is_by_user: bool) {
         Simulation::run(&jobs, false, if is_by_user { SharePolicy::User } else { SharePolicy::Tenant });
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 const MINUTE_MS: u64 = 60_000;
 const WHOLE: Resources = Resources { cores: 2, memory_bytes: 1 << 30, gpus: 0 };
 
-/// Work of this vCluster that saves itself, with a walltime of so many minutes.
+/// Work of this vCluster that saves itself, with a walltime of this many minutes.
 fn work(n: u64, vcluster: &str, nodes: u32, minutes: u64) -> Allocation {
     let mut allocation = pending(n, nodes, n);
     let spec = spec_of(&mut allocation);
@@ -24,7 +24,7 @@ fn work(n: u64, vcluster: &str, nodes: u32, minutes: u64) -> Allocation {
     allocation
 }
 
-/// Has these nodes since now.
+/// The allocation has begun on these nodes now.
 fn runs(mut allocation: Allocation, nodes: &[&str]) -> Allocation {
     let share = |node: &&str| Share { node: node.parse().unwrap(), resources: WHOLE, phase: SharePhase::Prepared };
     allocation.state = AllocationState::Running;
@@ -56,12 +56,12 @@ fn preempted(view: &View) -> Vec<(AllocationId, Vec<AllocationId>)> {
 }
 
 #[test]
-fn what_waits_gets_its_own_nodes_and_then_lent_ones() {
+fn waiting_work_gets_its_own_nodes_and_then_lent_ones() {
     assert_eq!(placed(&lent(vec![work(1, "borrower", 3, 60)])), [(id(1), vec!["n3".into(), "n4".into(), "n1".into()])]);
     assert_eq!(placed(&lent(vec![work(1, "borrower", 2, 60)])), [(id(1), vec!["n3".into(), "n4".into()])]);
     let busy = runs(work(9, "borrower", 2, 600), &["n3", "n4"]);
     assert_eq!(placed(&lent(vec![busy.clone(), work(1, "borrower", 1, 60)])), [(id(1), vec!["n1".into()])]);
-    // What it would preempt otherwise is left alone.
+    // It borrows instead of preempting work of a lower class.
     let mut low = busy;
     spec_of(&mut low).preemption_class = 1;
     let v = lent(vec![low, work(1, "borrower", 1, 60)]);
@@ -132,7 +132,7 @@ fn the_lender_gets_its_nodes_back_whatever_the_classes() {
     let mut v = lent(vec![borrowed(5), work(1, "lender", 2, 60)]);
     v.vclusters.get_mut("borrower").unwrap().borrows = false;
     assert_eq!(preempted(&v), []);
-    // It is no work of the lender that waits.
+    // The waiting work is not the lender's.
     assert_eq!(preempted(&lent(vec![borrowed(5), work(1, "borrower", 2, 600)])), []);
 }
 
@@ -155,7 +155,7 @@ fn the_default_vcluster_lends_and_borrows_as_well() {
 }
 
 #[test]
-fn of_a_queue_in_the_order_of_submission_the_first_alone_gets_lent_nodes_back() {
+fn only_the_first_of_a_queue_in_the_order_of_submission_gets_lent_nodes_back() {
     let busy = runs(work(8, "lender", 1, 60), &["n2"]);
     let borrowed = runs(work(9, "borrower", 1, 30), &["n1"]);
     let v = lending(SchedulerKind::InteractiveFifo, vec![busy, borrowed, work(1, "lender", 2, 60), work(2, "lender", 1, 20)]);
@@ -169,7 +169,7 @@ fn lent_nodes_are_taken_back_before_own_work_is_preempted_however_many_have_them
     let borrowed = runs(work(9, "borrower", 1, 60), &["n1"]);
     let v = lent(vec![own, borrowed, work(1, "lender", 1, 60)]);
     assert_eq!(preempted(&v), [(id(1), vec![id(9)])]);
-    // Of eight nodes, each lent to another one.
+    // The lender has lent eight nodes to eight different allocations.
     let mut v = lent(
         (11..=18)
             .map(|n| runs(work(n, "borrower", 1, 60), &[["n1", "n2", "n5", "n6", "n7", "n8", "n9", "n10"][n as usize - 11]]))
@@ -195,8 +195,8 @@ fn work_borrows_although_its_own_reservation_uses_up_the_limit_of_its_user() {
 }
 
 proptest! {
-    /// Whatever waits and runs: nothing is borrowed while work of the lender could begin there, no node has
-    /// more than it has, and what is borrowed delays no reservation of the lender.
+    /// Whatever waits and runs: no node is borrowed while work of the lender could begin there, no node is
+    /// overcommitted, and borrowing delays no reservation of the lender.
     #[test]
     fn borrowing_harms_nobody(
         lenders in prop::collection::vec((1_u32..3, 1_u64..200), 0..4),

@@ -138,8 +138,7 @@ fn work_that_never_answers_keeps_no_other_from_the_store() {
     let deaf = |times| Known { tried: Some(Tried::UnderWay { times }), ..Known::default() };
     let mut world = World::of([work(1, 8, deaf(0)), work(2, 1, saved(5_000_000, 10, 1_000_000_000))]);
     assert_eq!(world.judged()[&id(2)].verdict, Verdict::Ask);
-    // Work whose checkpoint failed comes after work whose did not, whatever its value, and one at a
-    // time.
+    // Work whose checkpoint failed comes after all other work, whatever its value, and one at a time.
     let in_vain = Known { tried: Some(Tried::InVain { at: Timestamp(0), times: 3 }), ..Known::default() };
     world = World::of([work(1, 8, in_vain), work(2, 1, saved(5_000_000, 10, 1_000_000_000)), work(3, 8, in_vain)]);
     let judged = world.judged();
@@ -153,7 +152,7 @@ fn work_that_never_answers_keeps_no_other_from_the_store() {
 }
 
 #[test]
-fn a_checkpoint_that_was_not_read_yet_is_not_work_that_never_saved() {
+fn work_with_an_unread_checkpoint_is_not_work_that_never_saved() {
     let known = Known { last_is_unread: true, ..Known::default() };
     for automatic in [Automatic::CostBased, Automatic::Every { seconds: 60 }] {
         assert_eq!(World::of([(running(1, 1, 4, 9_000_000, automatic), known)]).one().verdict, Verdict::NotKnownYet);
@@ -183,8 +182,7 @@ fn an_unwell_node_or_waiting_work_brings_a_checkpoint_forward() {
     busy.waiting(9, 9, 36_000);
     assert_eq!(busy.one().verdict, Verdict::Ask);
     assert!(busy.one().terms.preemptability_node_s > 0.0 && busy.one().terms.backlog_relief_node_s > 0.0);
-    // Waiting work of no higher class takes no running work's nodes, and no work takes those of
-    // class 10.
+    // Waiting work preempts only work of a lower class, and no work preempts class 10.
     let mut lower = quiet.clone();
     lower.waiting(9, 5, 36_000);
     assert_eq!(lower.one().terms.preemptability_node_s, 0.0);

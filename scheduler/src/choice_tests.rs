@@ -1,4 +1,4 @@
-//! Nodes that are left out because others are like them change no choice.
+//! The choice of nodes stays the same if nodes are left out because others are alike.
 
 use crate::choice;
 use crate::classes::Class;
@@ -64,7 +64,7 @@ proptest! {
             node.size.cores += u32::from(*kind);
             node.topology_group = Some(topology.to_string());
             node.locality.domains = vec![LocalDomain { cores: 1 + u32::from(*kind), gpus: 0 }];
-            // The first of them is no group: such a node is one of its own.
+            // 0 stands for no known group: such a node is a group of its own.
             node.conformance = (*conformance > 0).then(|| conforming(*conformance, *drifts));
         }
         let kept = State::from(v);

@@ -13,7 +13,7 @@ fn contiguous(n: u64, nodes: u32) -> Allocation {
     allocation
 }
 
-/// Holds a node for so many minutes more.
+/// Work that holds a node for this many more minutes.
 fn held(node: u64, minutes: u64) -> Allocation {
     began(lasting(pending(100 + node, 1, node), minutes), &format!("n{node}"), 0)
 }
@@ -33,7 +33,7 @@ fn it_gets_the_shortest_run_that_is_long_enough_in_the_order_of_names() {
 
 #[test]
 fn one_node_and_several_that_follow_each_other_are_chosen_in_different_ways() {
-    // Of n2, n4, n5, n7, n8 and n9, the first three are no run.
+    // The first three of n2, n4, n5, n7, n8 and n9 do not follow each other.
     let v = view(9, vec![contiguous(1, 1), contiguous(2, 3), held(3, 30), held(6, 30)]);
     assert_eq!(placed(&v), [(id(1), names(&[1])), (id(2), names(&[7, 8, 9]))]);
 }
@@ -67,7 +67,7 @@ fn a_limited_wait_for_topology_groups_ends() {
         v.nodes.values_mut().zip(["row-1", "row-2"]).for_each(|(node, row)| node.topology_group = Some(row.to_owned()));
         v
     };
-    // It came 3,599,990 ms ago.
+    // It was submitted 3,599,990 ms ago.
     let v = wanting(3600);
     assert_eq!(placed(&v), []);
     let why = summary(&v, 1);

@@ -24,7 +24,7 @@ fn up_to(mut allocation: Allocation, nodes: u32) -> Allocation {
     allocation
 }
 
-/// Has a node for so many more minutes.
+/// Work that has a node for this many more minutes.
 fn held(n: u64, node: &str, minutes: u64) -> Allocation {
     let mut allocation = lasting(pending(n, 1, 1), minutes);
     allocation.started_at = Some(NOW);
@@ -103,7 +103,7 @@ fn the_fewer_groups_work_needs_the_higher_is_its_score() {
 }
 
 #[test]
-fn of_a_range_work_gets_as_many_nodes_as_are_free_for_it() {
+fn work_with_a_range_gets_as_many_nodes_as_are_free_for_it() {
     let v = |held: Vec<Allocation>| view(4, [held, vec![up_to(lasting(pending(1, 2, 10), 60), 3)]].concat());
     assert_eq!(placed(&v(vec![]))[0].1, ["n1", "n2", "n3"]);
     assert_eq!(placed(&v(vec![held(8, "n1", 20), held(9, "n3", 30)]))[0].1, ["n2", "n4"]);

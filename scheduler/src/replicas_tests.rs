@@ -1,4 +1,4 @@
-//! Where replicas of scaled services are placed, in which order, and why those that wait do so.
+//! Where replicas of scaled services are placed, in which order, and why some wait.
 
 use crate::backfill_tests::{HALF, began, lasting, placed, reason, summary};
 use crate::order::Ordered;
@@ -10,7 +10,7 @@ use lattice_model::{Allocation, AllocationId, Drain, Epoch, Leaving, NodeId, Rep
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// Of this work, a service that scales.
+/// Makes this work a service that scales.
 fn scaling(work: Allocation) -> Allocation {
     let mut service = lasting(work, 0);
     let scaling = Scaling { replicas_min: 1, replicas_max: 9, policy: None, drain: Drain::default() };
@@ -52,7 +52,7 @@ fn a_plan_puts_replicas_of_a_service_on_different_nodes() {
     let v = view(3, replicas.chain([of.clone()]).collect());
     let on = |n, name: &str| (id(n), vec![name.to_owned()]);
     assert_eq!(placed(&v), [on(5, "n1"), on(6, "n2"), on(7, "n3")]);
-    // Other work may share their nodes, and so may replicas of another service.
+    // Other work, and replicas of another service, may share their nodes.
     let other = service(60, 20);
     let v = view(2, vec![replica(5, &of, 0), replica(6, &of, 1), replica(7, &other, 0), shared(8, 1, 90, 1), of.clone(), other]);
     assert_eq!(placed(&v), [on(5, "n1"), on(7, "n1"), on(6, "n2"), on(8, "n2")]);
@@ -74,7 +74,7 @@ fn a_replica_waits_where_each_free_node_has_one_and_that_is_the_reason() {
     let all = [(node("n1"), replica_5), (node("n2"), WhyNot::Replica(id(6))), (node("n3"), WhyNot::Taken(id(9)))];
     assert_eq!(why(&v, 7), all);
     assert_eq!(explain(&v, &v.allocations[&id(7)], NOW).sooner, [], "no walltime helps");
-    // A node without a replica is full, and none is free.
+    // Now each node is full, also n3, which has no replica.
     for (n, name) in [(15, "n1"), (16, "n2")] {
         let beside = began(lasting(shared(n, 1, 1, 1), 0), name, 10);
         v.allocations.insert(beside.id, beside);
@@ -178,7 +178,7 @@ fn a_view() -> impl Strategy<Value = View> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Neither now nor later, by what is known of the ends of work.
+    /// This holds now and later, as far as the ends of work are known.
     #[test]
     fn no_plan_has_two_replicas_of_a_service_on_one_node(v in a_view()) {
         let state = State::from(v.clone());
@@ -196,7 +196,7 @@ proptest! {
 }
 
 #[test]
-fn random_views_have_replicas_that_only_their_like_keeps_waiting() {
+fn random_views_have_replicas_that_wait_only_for_replicas_of_their_service() {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
     let mut runner = TestRunner::deterministic();

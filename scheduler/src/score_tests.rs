@@ -30,7 +30,7 @@ fn lasting(mut allocation: Allocation, minutes: u64) -> Allocation {
     allocation
 }
 
-/// With tenants of these shares, in millionths, and what each has used, in node-hours.
+/// The view with tenants: the share of each in millionths, and its use in node-hours.
 fn with_tenants(mut view: View, tenants: &[(&str, u32, u64)]) -> View {
     for (name, fair_share_target_ppm, hours) in tenants {
         let tenant = Tenant { name: (*name).into(), fair_share_target_ppm: Some(*fair_share_target_ppm), ..Tenant::default() };
@@ -43,7 +43,7 @@ fn with_tenants(mut view: View, tenants: &[(&str, u32, u64)]) -> View {
     view
 }
 
-/// With these weights alone in the default vCluster.
+/// The view with only these weights in the default vCluster.
 fn weighed(mut view: View, weights: &[(Factor, f64)]) -> View {
     let mut all = Profile::HpcBatch.weights();
     Factor::ALL.into_iter().for_each(|factor| all.set(factor, Weight::default()));
@@ -75,7 +75,7 @@ fn the_tenant_that_is_further_below_its_share_comes_first() {
     // Both have used as much as their shares allow.
     let even = with_tenants(view(1, waiting()), &[("much", 900_000, 90), ("little", 100_000, 10)]);
     assert_eq!(order(&even), [id(1), id(2), id(3)]);
-    // What runs counts, although it is on no record yet.
+    // Running work counts, although its use is not recorded yet.
     let mut runs = with_tenants(view(2, waiting()), &[("much", 500_000, 0), ("little", 500_000, 0)]);
     let mut held = running_on(of_tenant(pending(9, 1, 1), "little"), "n2", Resources::default());
     held.started_at = Some(Timestamp(NOW.0 - HOUR_MS));
@@ -89,7 +89,7 @@ fn weights_decide_what_counts() {
     let v = with_tenants(view(1, waiting), &[("much", 500_000, 90), ("little", 500_000, 10)]);
     assert_eq!(order(&weighed(v.clone(), &[(Factor::WaitTime, 1.0)])), [id(1), id(2)]);
     assert_eq!(order(&weighed(v.clone(), &[(Factor::FairShare, 1.0)])), [id(2), id(1)]);
-    // 0.8 of the share against log 2 of an hour's wait.
+    // A share deficit of 0.8 against log 2 for an hour's wait.
     assert_eq!(order(&weighed(v.clone(), &[(Factor::FairShare, 0.5), (Factor::WaitTime, 0.5)])), [id(2), id(1)]);
     assert_eq!(order(&weighed(v.clone(), &[(Factor::FairShare, 0.4), (Factor::WaitTime, 0.6)])), [id(1), id(2)]);
     let total = |weights| explained(&weighed(v.clone(), weights), 1).score.unwrap().total();
@@ -109,7 +109,7 @@ fn a_class_counts_up_to_the_bound_of_its_tenant() {
     v.tenants.get_mut("urgent").unwrap().class_max = Some(8);
     assert_eq!(order(&v), [id(3), id(4), id(1), id(2), id(5)]);
     assert_eq!(explained(&v, 3).score.unwrap().class, 8);
-    // However much the time of waiting weighs.
+    // This holds however much the wait weighs.
     assert_eq!(order(&weighed(v, &[(Factor::WaitTime, 1000.0)])), [id(3), id(4), id(1), id(2), id(5)]);
 }
 

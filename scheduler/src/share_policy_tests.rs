@@ -1,4 +1,4 @@
-//! Whose shares meet on a node.
+//! Which owners' shares may be on a node together.
 
 use crate::backfill_tests::{HALF, began, lasting, placed, reason, starts, summary};
 use crate::span::Span;
@@ -17,7 +17,7 @@ fn under(share_policy: SharePolicy, view: View) -> View {
     View { share_policy, ..view }
 }
 
-/// A core of one node, for so many minutes.
+/// A core of one node, for this many minutes.
 fn core(n: u64, owner: u8, minutes: u64) -> Allocation {
     lasting(owned_by(owner, shared(n, 1, n, 1)), minutes)
 }
@@ -28,7 +28,7 @@ fn why(view: &View, n: u64) -> Vec<String> {
 
 #[test]
 fn a_share_waits_for_the_end_of_work_that_the_policy_keeps_it_from_and_says_so() {
-    // n1 has a free core. The user of the work there has the first that waits, under another tenant.
+    // n1 has a free core. The first waiting work is of the same user as the work there, under another tenant.
     let there = began(core(9, PHYSICS, 30), "n1", 10);
     let v = view(1, vec![there, core(11, CHEMISTRY, 60), core(12, OTHER_USER_OF_PHYSICS, 20)]);
     let v = under(SharePolicy::Anyone, v);
@@ -66,7 +66,7 @@ fn a_full_node_is_full_whoever_has_it() {
 }
 
 #[test]
-fn that_one_owners_work_does_not_fit_says_nothing_of_anothers() {
+fn work_of_one_owner_that_does_not_fit_leaves_room_to_another() {
     let whole = began(lasting(owned_by(CHEMISTRY, pending(8, 1, 1)), 20), "n2", 10);
     let v = view(2, vec![began(core(9, PHYSICS, 30), "n1", 10), whole, core(11, CHEMISTRY, 60), core(12, PHYSICS, 60)]);
     let v = under(SharePolicy::Tenant, v);
@@ -79,7 +79,7 @@ fn exclusive_work_shares_nodes_with_its_users_alone() {
         spec_of(&mut allocation).exclusive_user = true;
         allocation
     };
-    // n1 has a free core. One of the same user and another tenant gets it, and not one of another user.
+    // n1 has a free core. Work of the same user, under another tenant, gets it before work of another user.
     let v = view(1, vec![exclusive(began(core(9, PHYSICS, 30), "n1", 10)), core(11, OTHER_USER_OF_PHYSICS, 60), core(12, CHEMISTRY, 15)]);
     assert_eq!((placed(&v), starts(&v)), (vec![(id(12), vec!["n1".into()])], vec![(id(11), Some(20))]));
     let holds = |work: &str| format!("n1 holds {work} (allocation {}), and --exclusive=user keeps the two apart", id(9).short());
@@ -88,11 +88,11 @@ fn exclusive_work_shares_nodes_with_its_users_alone() {
     assert!(summary(&v, 11).ends_with(clause), "{}", summary(&v, 11));
     let v = view(1, vec![began(core(9, PHYSICS, 30), "n1", 10), exclusive(core(11, OTHER_USER_OF_PHYSICS, 60))]);
     assert_eq!((placed(&v), why(&v, 11)), (vec![], vec![holds("work of another user")]));
-    // A state that followed from a view without such work is one that is made anew.
+    // A state that followed from a view without such work decides like a new one.
     let mut state = State::from(view(1, vec![began(core(9, PHYSICS, 30), "n1", 10)]));
     state.apply(v);
     assert_eq!(plan(&state, NOW).claims(|_| Some(1)), []);
-    // So is one that places such work, which is not submitted yet.
+    // So does a state that places such work, which is not submitted yet.
     let v = view(1, vec![began(core(9, PHYSICS, 30), "n1", 10)]);
     let mut state = State::from(v.clone());
     let mut placed = |work: Allocation| place_newcomer(&mut state, v.clone(), work, 1).map(|claim| claim.allocation);
@@ -103,7 +103,7 @@ fn exclusive_work_shares_nodes_with_its_users_alone() {
 #[test]
 fn work_goes_where_its_owner_has_a_share_already() {
     let mut v = view(2, vec![began(core(9, PHYSICS, 30), "n1", 0), core(11, PHYSICS, 60), core(12, CHEMISTRY, 60)]);
-    // More of n1 is left over than of n2.
+    // n1 has a larger remainder than n2.
     v.nodes.values_mut().next().unwrap().size = Resources { cores: 8, memory_bytes: 8 << 30, gpus: 0 };
     let [n1, n2] = ["n1", "n2"].map(|node| vec![node.to_owned()]);
     assert_eq!(placed(&v), [(id(11), n2.clone()), (id(12), n2.clone())]);
@@ -112,7 +112,7 @@ fn work_goes_where_its_owner_has_a_share_already() {
 }
 
 #[test]
-fn a_leaving_share_is_its_owners_without_a_record_and_somebody_elses_without_an_owner() {
+fn a_leaving_share_without_a_record_belongs_to_its_owner_or_to_somebody_unknown() {
     let mut v = view(1, vec![core(11, PHYSICS, 60)]);
     let n1: NodeId = "n1".parse().unwrap();
     let leaving = Leaving { allocation: id(99), epoch: Epoch(4), resources: HALF, fenced: false, owner: None };
@@ -122,7 +122,7 @@ fn a_leaving_share_is_its_owners_without_a_record_and_somebody_elses_without_an_
     assert_eq!(placed(&v), []);
     let why = explain(&v, &v.allocations[&id(11)], NOW).nodes;
     assert_eq!(why, [(n1.clone(), WhyNot::Apart { by: id(99), work: "work whose owner is not known" })]);
-    // The user of the work that waits, and another one.
+    // The user of the waiting work, and another user.
     for (uid, is_placed) in [(1, true), (2, false)] {
         v.nodes.get_mut(&n1).unwrap().leaving[0].owner = Some(WorkOwner { uid, tenant: "chemistry".into(), is_exclusive: false });
         assert_eq!(placed(&v).len(), usize::from(is_placed), "user {uid}");
@@ -136,8 +136,8 @@ fn a_leaving_share_is_its_owners_without_a_record_and_somebody_elses_without_an_
     assert_eq!(placed(&v).len(), 1);
 }
 
-/// Work of random owners: cores of nodes that hold some already, and what waits for more. Nodes may
-/// hold work of several owners, from before the policy was set.
+/// Work of random owners that holds cores of nodes, and work that waits. Nodes may hold work of several
+/// owners, from before the policy was set.
 fn a_view() -> impl Strategy<Value = View> {
     let held = (0..5_u8, 1..4_u64, 0..40_u64);
     let waiting = (0..5_u8, 1..3_u32, 0..3_u32, 0..60_u64);
@@ -158,7 +158,7 @@ fn is_apart(view: &View, one: AllocationId, other: AllocationId) -> bool {
     policy.keeps_apart(&view.allocations[&one], view.allocations.get(&other).map(|other| policy.owner_of(other))).is_some()
 }
 
-/// Each claim beside what its nodes hold, as the quorum checks it.
+/// Checks each claim against the work on its nodes, as the quorum does.
 fn assert_claims_are_accepted(view: &View) -> Result<(), TestCaseError> {
     let mut holders: BTreeMap<NodeId, Vec<AllocationId>> = BTreeMap::new();
     for allocation in view.allocations.values() {
@@ -174,8 +174,8 @@ fn assert_claims_are_accepted(view: &View) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// No two that the policy keeps apart have the node at the same time, of which at least one begins
-/// now or has begun. A reservation whose start is not known is in the way of none that has an end.
+/// No two owners whom the policy keeps apart have a node at the same time, if the work of at least one
+/// begins now or has begun. A reservation whose start is not known blocks no work that has an end.
 fn assert_never_together(view: &View) -> Result<(), TestCaseError> {
     let state = State::from(view.clone());
     for spans in &plan(&state, NOW).state.spans {
@@ -205,7 +205,7 @@ proptest! {
         assert_never_together(&v)?;
     }
 
-    /// Where the policy keeps nobody apart, a plan does not depend on owners.
+    /// If the policy keeps nobody apart, a plan does not depend on owners.
     #[test]
     fn without_a_policy_owners_do_not_matter(v in a_view()) {
         let mut of_one = v.clone();

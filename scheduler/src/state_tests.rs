@@ -1,4 +1,4 @@
-//! A state that has followed any history is the one that is made from the last view, and plans the same.
+//! A state that has followed any history equals the one made from the last view, and plans the same.
 
 mod history;
 
@@ -19,26 +19,26 @@ use std::time::Duration;
 
 const MINUTE_MS: u64 = 60_000;
 
-/// All that a plan says.
-fn said(plan: &Plan<'_>) -> String {
+/// All decisions, expectations, claims and preemptions of a plan.
+fn plan_text(plan: &Plan<'_>) -> String {
     let decisions: Vec<_> = plan.planned.iter().map(|p| (p.allocation.id, p.queue, p.ahead, &p.decision, plan.expected(p))).collect();
     let (claims, starts) = (plan.claims(|_| Some(1)), plan.expected_starts().collect::<Vec<_>>());
     format!("{decisions:#?}\n{claims:?}\n{:?}\n{:?}\n{starts:?}", plan.preemptions(), plan.backfilled())
 }
 
-/// The classes of what waits, by what they say of nodes.
+/// The class of each waiting allocation: its candidates and its facts about nodes.
 fn classes(state: &State) -> BTreeMap<AllocationId, (NodeSet, String)> {
     let of = |class: usize| (NodeSet::clone(&state.classes.all[class].candidates), state.classes.all[class].facts());
     state.waiting.iter().map(|(id, (_, class))| (*id, of(*class))).collect()
 }
 
-/// A state that followed is one that is made from this view, and shares no map with it.
+/// The state that followed equals one made from this view, and shares no map with it.
 fn assert_same(followed: &State, view: &View, now: Timestamp) {
     let made = State::from(view.clone());
     assert_eq!(format!("{:?}", followed.view), format!("{view:?}"));
     assert!(!followed.view.nodes.shares_map(&view.nodes) && !followed.view.allocations.shares_map(&view.allocations));
     followed.columns.assert_equal(&made.columns);
-    // The numbers of owners are in the order in which they came: who is one owner must be the same.
+    // Owners are numbered in the order in which they came: equal owners must get equal numbers.
     let renumbered = followed.held.with_owners(|by, who| {
         let record = &followed.holders[&by];
         assert_eq!(who, followed.owners.who(record));
@@ -53,11 +53,11 @@ fn assert_same(followed: &State, view: &View, now: Timestamp) {
     assert_eq!(followed.backlog, made.backlog);
     let ids = |state: &State| state.holders.keys().copied().collect::<BTreeSet<_>>();
     assert_eq!(ids(followed), ids(&made));
-    assert_eq!(said(&plan(followed, now)), said(&plan(&made, now)));
+    assert_eq!(plan_text(&plan(followed, now)), plan_text(&plan(&made, now)));
 }
 
-/// For each that waits: what a search for a reservation by ends finds beside what this plan has, and
-/// what a look at all nodes finds. Returns how many searches found something.
+/// Compares, for each waiting allocation, a search for a reservation by ends with a look at all nodes,
+/// both beside the work of this plan. Returns how many searches found a reservation.
 fn compare_searches(plan: &Plan<'_>) -> usize {
     let state: &Draft<'_> = &plan.state;
     let search = |planned: &crate::plan::Planned<'_>, floor_ms: u64| {
@@ -88,7 +88,7 @@ proptest! {
         }
         state.apply(history.view.clone());
         assert_same(&state, &history.view, history.now);
-        // Nor does the time count at which earlier plans were made.
+        // The times of earlier plans do not matter either.
         assert_same(&state, &history.view, NOW);
     }
 
@@ -182,7 +182,7 @@ fn classes_of_work_that_is_gone_are_forgotten() {
 }
 
 #[test]
-fn all_is_made_anew_where_most_allocations_have_changed() {
+fn the_state_is_rebuilt_if_most_allocations_have_changed() {
     let (mut v, mut state) = (view(1, vec![]), State::default());
     let mut classes_after = |changed: u64, memory_bytes: u64| {
         for n in 1..=changed {

@@ -15,7 +15,7 @@ fn timed(mut allocation: Allocation, timing: Timing) -> Allocation {
     allocation
 }
 
-/// It may begin with so many minutes.
+/// The allocation with this many minutes as its least walltime.
 fn at_least(allocation: Allocation, minutes: u32) -> Allocation {
     timed(allocation, Timing { walltime_min: Some(MINUTE * minutes), ..Timing::default() })
 }
@@ -25,13 +25,13 @@ fn nice(mut allocation: Allocation, nice: i32) -> Allocation {
     allocation
 }
 
-/// What begins, and with which walltime if that is less than it asks for, in minutes.
+/// The allocations that begin, and their walltimes in minutes if those are less than they ask for.
 fn granted(view: &View) -> Vec<(AllocationId, Option<u64>)> {
     let claims = with_plan(view, NOW, |plan| plan.claims(|_| Some(1)));
     claims.into_iter().map(|claim| (claim.allocation, claim.walltime.map(|walltime| walltime.as_secs() / 60))).collect()
 }
 
-/// n1 is held for 20 more minutes, 1 wants all three nodes then, and these are behind it.
+/// n1 is held for 20 more minutes, allocation 1 wants all three nodes, and `behind` waits behind it.
 fn behind_a_reservation(behind: Vec<Allocation>) -> View {
     let held = began(lasting(pending(9, 1, 1), 30), "n1", 10);
     view(3, [vec![held, lasting(pending(1, 3, 10), 60)], behind].concat())
@@ -44,7 +44,7 @@ fn work_begins_with_less_than_its_walltime_if_a_reservation_is_in_the_way() {
     assert_eq!(granted(&v), [(id(2), Some(20))], "3 needs more than there is, and 4 all of it");
     assert_eq!(placed(&v), [(id(2), vec!["n2".into()])]);
     assert_eq!(starts(&v)[0], (id(1), Some(20)), "the reservation stays");
-    // Where nothing is in the way, it gets all that it asks for.
+    // Without a reservation in the way, it gets all that it asks for.
     assert_eq!(granted(&view(1, vec![at_least(hour(2, 20), 5)])), [(id(2), None)]);
 }
 
@@ -61,7 +61,7 @@ fn a_deadline_bounds_the_walltime_and_ends_a_wait() {
 }
 
 #[test]
-fn nice_puts_work_later_in_its_queue_by_so_many_minutes_of_waiting() {
+fn each_unit_of_nice_costs_a_minute_of_waiting() {
     let order = |first: i32, second: i32| {
         let v = view(1, vec![nice(pending(1, 2, 10 * MINUTE_MS), first), nice(pending(2, 2, 12 * MINUTE_MS), second)]);
         waiting_in(&v, "default", NOW).iter().map(|a| a.id).collect::<Vec<_>>()
@@ -71,9 +71,9 @@ fn nice_puts_work_later_in_its_queue_by_so_many_minutes_of_waiting() {
     assert_eq!(order(3, 0), [id(2), id(1)]);
     assert_eq!(order(0, -3), [id(2), id(1)]);
     assert_eq!(order(3, 3), [id(1), id(2)]);
-    // More than it has waited: the order stays that of the queue.
+    // If `nice` exceeds the waits, the order of the queue stays.
     assert_eq!(order(9000, 9000), [id(1), id(2)]);
-    // At any time, whatever the waits are rounded to.
+    // That is so at any time, however the waits are rounded.
     let v = view(1, vec![nice(pending(1, 2, 10 * MINUTE_MS), 9000), nice(pending(2, 2, 12 * MINUTE_MS), 9000)]);
     for later_ms in (0..20_000).step_by(97) {
         let waiting = waiting_in(&v, "default", Timestamp(NOW.0 + later_ms));

@@ -1,4 +1,4 @@
-//! Which work is preempted for which.
+//! The choice of the work to preempt.
 
 use crate::View;
 use crate::tests::{NOW, id, pending, placed, vcluster, view, with_plan};
@@ -15,7 +15,7 @@ use std::time::Duration;
 const MINUTE_MS: u64 = 60_000;
 const WHOLE: Resources = Resources { cores: 2, memory_bytes: 1 << 30, gpus: 0 };
 
-/// Work of this class with a walltime of so many minutes.
+/// Work of this class with a walltime of this many minutes.
 fn work(n: u64, nodes: u32, class: u8, minutes: u64) -> Allocation {
     let mut allocation = pending(n, nodes, n);
     let spec = spec_of(&mut allocation);
@@ -25,7 +25,7 @@ fn work(n: u64, nodes: u32, class: u8, minutes: u64) -> Allocation {
     allocation
 }
 
-/// Has run on these nodes for so many minutes.
+/// The allocation has run on these nodes for this many minutes.
 fn runs(mut allocation: Allocation, nodes: &[&str], minutes: u64) -> Allocation {
     let share = |node: &&str| Share { node: node.parse().unwrap(), resources: WHOLE, phase: SharePhase::Prepared };
     allocation.state = AllocationState::Running;
@@ -39,7 +39,7 @@ fn saves(mut allocation: Allocation) -> Allocation {
     allocation
 }
 
-/// Is asked to give its nodes back.
+/// The allocation is asked to give its nodes back.
 fn asked(mut allocation: Allocation) -> Allocation {
     allocation.preemption = Some(Box::new(Preemption {
         id: CheckpointId(allocation.id.0),
@@ -93,13 +93,13 @@ fn the_cheapest_work_of_a_lower_class_gives_its_nodes_back() {
     assert_eq!(preempted(&v), [(id(1), vec![id(11)])], "it has only begun");
     let v = view(3, [held(0), vec![work(1, 3, 5, 60)]].concat());
     assert_eq!(preempted(&v), [], "work of the same class is in the way");
-    // Two that wait do not get the same one.
+    // Two waiting allocations do not get the same victim.
     let v = view(3, [held(0), vec![work(1, 1, 5, 60), work(2, 1, 5, 60), work(3, 1, 5, 60)]].concat());
     assert_eq!(preempted(&v), [(id(1), vec![id(11)]), (id(2), vec![id(12)])]);
 }
 
 #[test]
-fn one_that_is_enough_is_better_than_several() {
+fn one_victim_that_is_enough_is_better_than_several() {
     let small = |n: u64| runs(work(10 + n, 1, 1, 600), &[["n1", "n2", "n3", "n4"][n as usize - 1]], 1);
     let large = runs(work(20, 3, 1, 600), &["n5", "n6", "n7"], 60);
     let v = view(7, vec![small(1), small(2), small(3), small(4), large, work(1, 3, 5, 60)]);
@@ -117,12 +117,12 @@ fn work_that_begins_soon_anyway_or_that_is_nearly_done_is_left_alone() {
     // It has 4 of 60 minutes left.
     let v = view(1, vec![runs(work(11, 1, 1, 60), &["n1"], 56), work(1, 1, 5, 60)]);
     assert_eq!(preempted(&v), []);
-    // 20 minutes are lost, and 10 are won.
+    // The victim would lose 20 minutes, and the beneficiary would gain 10.
     let v = view(1, vec![runs(work(11, 1, 1, 30), &["n1"], 20), work(1, 1, 5, 60)]);
     assert_eq!(preempted(&v), []);
     let v = view(1, vec![runs(work(11, 1, 1, 600), &["n1"], 20), work(1, 1, 5, 60)]);
     assert_eq!(preempted(&v), [(id(1), vec![id(11)])]);
-    // What it waits for is being given back already.
+    // The node for which it waits is being given back already.
     let held = vec![asked(runs(work(11, 1, 1, 600), &["n1"], 20)), runs(work(12, 1, 1, 600), &["n2"], 0), work(1, 1, 5, 60)];
     assert_eq!(preempted(&view(2, held.clone())), []);
     let v = view(2, [held, vec![work(2, 1, 5, 60)]].concat());

@@ -11,8 +11,7 @@ use std::time::Duration;
 
 const MINUTE_MS: u64 = 60_000;
 
-/// The same view with these nodes set aside for user `u`, whose work all of it is, from so many minutes from now until
-/// so many.
+/// The view with these nodes set aside for user `u`, to whom all work belongs. `from` and `until` are minutes from now.
 fn with_window(mut view: View, name: &str, nodes: &str, (from, until): (i64, i64)) -> View {
     let time = |minutes: i64| Timestamp(NOW.0.saturating_add_signed(minutes * 60_000));
     let reservation = Reservation {
@@ -86,12 +85,12 @@ fn a_start_suits_all_nodes_of_wide_work() {
 }
 
 #[test]
-fn what_waits_for_the_end_of_a_window_does_not_delay_shorter_work() {
+fn work_that_waits_for_the_end_of_a_window_does_not_delay_shorter_work() {
     let held = began(lasting(pending(9, 1, 1), 20), "n1", 10);
     let v = view(1, vec![held, lasting(pending(1, 1, 10), 120), lasting(pending(2, 1, 20), 10)]);
     let v = with_window(v, "course", "n1", (60, 90));
     assert_eq!(starts(&v)[0], (id(1), Some(90)));
-    // Once the node is free, the shorter one begins.
+    // Once the node is free, the shorter work begins.
     let v = view(1, vec![lasting(pending(1, 1, 10), 120), lasting(pending(2, 1, 20), 10)]);
     let v = with_window(v, "course", "n1", (60, 90));
     assert_eq!((placed(&v), starts(&v)), (vec![(id(2), vec!["n1".into()])], vec![(id(1), Some(90))]));
@@ -128,7 +127,7 @@ fn in_the_window_work_that_names_the_reservation_has_its_nodes() {
 }
 
 #[test]
-fn what_is_wrong_with_its_reservation_is_the_reason_why_work_waits() {
+fn work_waits_with_the_problem_of_its_reservation_as_the_reason() {
     let waits = || view(1, vec![naming(lasting(pending(1, 1, 10), 60), "course")]);
     assert_eq!(reason(&waits(), 1), "reservation deleted: course");
     assert_eq!(reason(&with_window(waits(), "course", "n1", (-90, 0)), 1), "reservation over: course");

@@ -132,8 +132,8 @@ impl Core {
     }
 
     /// Pings suspects with the suspicion, so that each one that is alive refutes it in its answer.
-    /// Gossip may not have reached a suspect that was cut off, and its probes of us are answered
-    /// whether we suspect it or not.
+    /// Gossip may not have reached a suspect that was cut off, and we answer its probes whether we
+    /// suspect it or not.
     ///
     /// Nodes that found the suspect silent ping it. Other nodes ping it once the suspicion should
     /// have been decided: they missed the decision.

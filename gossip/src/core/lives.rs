@@ -32,7 +32,7 @@ impl Core {
         self.clock_offset_ms = unix_ms.saturating_sub(now_ms);
     }
 
-    /// The latest life that is accepted of a node for which that life is not known yet.
+    /// The latest life of any node that this core accepts if it does not know that life yet.
     pub(super) fn newest_life(&self, now_ms: u64) -> u64 {
         self.clock_life(now_ms).saturating_add(LIFE_AHEAD_MS_MAX)
     }

@@ -176,7 +176,7 @@ impl History {
         }
     }
 
-    /// What `look` finds in the plan of this moment.
+    /// The result of `look` at the plan of this moment.
     pub fn planned<R>(&self, look: impl FnOnce(&Plan<'_>) -> R) -> R {
         with_plan(&self.view, self.now, look)
     }
@@ -199,7 +199,7 @@ impl History {
         self.one_of(one, |allocation| !allocation.state.is_without_nodes())
     }
 
-    /// It ends, and its nodes have not released their shares yet; or it is gone; or it waits again.
+    /// Work ends, and its nodes have not released their shares yet; or it is gone; or it waits again.
     fn end(&mut self, one: u64, two: u64) {
         let Some(id) = self.with_nodes(one) else { return };
         let mut record = self.view.allocations[&id].clone();
@@ -250,7 +250,7 @@ impl History {
         self.view.vclusters.insert(record.name.clone(), record);
     }
 
-    /// What a plan preempts is asked to give its nodes back.
+    /// The work that a plan preempts is asked to give its nodes back.
     fn preempt(&mut self) {
         for (_, order) in self.planned(|plan| plan.preemptions()) {
             for (victim, _) in order.victims {
@@ -261,7 +261,7 @@ impl History {
         }
     }
 
-    /// Somebody asks it to give its nodes back, or takes that back.
+    /// Somebody asks work to give its nodes back, or withdraws that request.
     fn ask_to_leave(&mut self, one: u64, two: u64) {
         if let Some(record) = self.with_nodes(one).and_then(|id| self.view.allocations.get_mut(&id)) {
             record.preemption = (!two.is_multiple_of(4)).then(|| request(record.id));
@@ -283,13 +283,13 @@ impl History {
         self.view.allocations.insert(id, record);
     }
 
-    /// The watch begins anew: all records are equal to those before, and none is the same.
+    /// The watch begins anew: all records are equal to the earlier ones, but none is shared.
     fn list_again(&mut self) {
         self.view.nodes = self.view.nodes.iter().map(|(id, node)| (id.clone(), node.clone())).collect();
         self.view.allocations = self.view.allocations.iter().map(|(id, record)| (*id, record.clone())).collect();
     }
 
-    /// The nodes of what was claimed are prepared.
+    /// The nodes of claimed work are prepared.
     fn begin(&mut self, one: u64) {
         let staging = self.one_of(one, |allocation| allocation.state == AllocationState::Staging);
         let Some(record) = staging.and_then(|id| self.view.allocations.get_mut(&id)) else { return };
@@ -299,7 +299,7 @@ impl History {
         }
     }
 
-    /// A node releases its share; the watch forgets what has ended and has no other share.
+    /// A node releases its share; the watch forgets ended work that has no other share.
     fn release(&mut self, one: u64, two: u64) {
         let Some(record) = self.with_nodes(one).and_then(|id| self.view.allocations.get_mut(&id)) else { return };
         let rank = two % u64::try_from(record.shares.len().max(1)).unwrap();
@@ -341,7 +341,7 @@ impl History {
         });
     }
 
-    /// It names its nodes, or could not begin on one, or neither.
+    /// Waiting work names its nodes, or could not begin on one, or neither.
     fn keep_off(&mut self, one: u64, two: u64) {
         let name = |number: u64| -> NodeId { format!("n{}", 1 + number % NODES).parse().unwrap() };
         self.change_waiting(one, |record, now| match two % 4 {
