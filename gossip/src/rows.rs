@@ -141,7 +141,7 @@ mod tests {
     }
 
     proptest! {
-        /// Compared with a map. Keys with equal first bits collide.
+        /// Compares the rows with a map. Keys with equal first bits collide.
         #[test]
         fn every_row_is_found_under_its_key(steps in proptest::collection::vec((0u8..4, 0u64..40, any::<bool>(), any::<u32>()), 0..300)) {
             let (mut rows, mut all) = (Rows::<Row>::default(), BTreeMap::new());

@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn senders_are_bounded_and_the_longest_silent_goes() {
+    fn senders_are_bounded_and_the_longest_silent_one_is_dropped() {
         let mut opener = opener(2);
         for (now, node) in [(1, "a"), (2, "b"), (3, "a2"), (4, "b")] {
             let _ = opener.open(now, 1_000, &Sealer::new(&configured(1), "c", &peer(node, 1), 9).seal(0, b"x"));

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_of_a_node_are_bounded_and_the_longest_silent_goes() {
+    fn streams_of_a_node_are_bounded_and_the_longest_silent_one_is_dropped() {
         let mut streams = Streams::new(10);
         streams.mark(1, id(0, 0), 5);
         for salt in 1..100 {

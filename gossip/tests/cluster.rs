@@ -90,7 +90,7 @@ fn a_suspect_of_several_nodes_is_declared_down_sooner() {
 }
 
 #[test]
-fn without_its_seeds_a_cluster_goes_on_and_a_restarted_node_joins_by_any_other() {
+fn without_its_seeds_a_cluster_continues_and_a_restarted_node_joins_by_any_other() {
     let mut sim = Sim::up(25, 20, Config::default());
     sim.run_until("twenty see twenty", 10_000, Sim::all_agree);
     for n in [0, 1, 2, 10] {
@@ -203,8 +203,8 @@ fn a_partition_heals() {
     }
 }
 
-/// The cut is long enough for the others to declare the lone node Down, or nearly, and too short
-/// for it to declare them Down.
+/// After a cut of 2 to 40 s: the others may have declared the lone node Down, it may have declared
+/// them Down, or neither.
 #[test]
 fn a_node_cut_off_for_some_seconds_and_the_others_soon_see_each_other_alive() {
     for (seed, nodes, cut_s) in
@@ -260,8 +260,8 @@ proptest! {
     }
 }
 
-/// The node that was declared Down reaches only one other node when it comes back, which it
-/// suspects and which has died.
+/// A node that was declared Down comes back through a node that it suspects, and both other nodes
+/// die then.
 #[test]
 fn a_suspect_that_died_meanwhile_is_down_and_not_suspect_for_ever() {
     let mut sim = Sim::up(45, 3, Config::default());
@@ -356,7 +356,7 @@ fn two_machines_with_one_name_do_not_storm() {
     assert!(sim.core(0).is_alive(&sim.nodes[1].id) && sim.core(1).is_alive(&sim.nodes[0].id));
 }
 
-/// Gives these keys to one node after the other, so many milliseconds apart.
+/// Gives these keys to one node after the other, `apart_ms` milliseconds apart.
 fn one_by_one(sim: &mut Sim, apart_ms: u64, ids: &[u8], seals: u32) {
     for n in 0..sim.nodes.len() {
         sim.rekey(n, &keys(ids, seals));

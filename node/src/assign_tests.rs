@@ -101,7 +101,7 @@ fn same_numa() -> Constraints {
 
 #[test]
 fn work_that_prefers_one_domain_gets_cores_and_gpus_of_it() {
-    // The fastest pair, GPUs 1 and 2, is of two domains.
+    // The fastest pair, GPUs 1 and 2, spans two domains.
     let mut node = machine(2, 4, 1, &[0, 0, 1, 1]);
     linked(&mut node, |a, b| match (a, b) {
         (1, 2) => 900.0,

@@ -50,14 +50,14 @@ fn names(actions: &[Action]) -> Vec<&'static str> {
         .collect()
 }
 
-/// A node with room for exactly four of [`share`].
+/// A node on which exactly four of [`share`] fit.
 fn brain() -> Brain {
     let mut brain = Brain::new("n0".parse().unwrap());
     brain.knows(crate::assign::tests::machine(2, 4, 1, &[0, 0, 1, 1]));
     brain
 }
 
-/// No processor or GPU has two owners, and each allocation has what its share says.
+/// No processor or GPU has two owners, and each allocation has as many as its share says.
 fn each_has_its_own(brain: &Brain) {
     let (mut cpus, mut gpus) = (BTreeSet::new(), BTreeSet::new());
     for assignment in brain.locals().filter_map(|l| l.assignment.as_ref()) {
@@ -81,7 +81,7 @@ fn a_share_that_does_not_fit_is_refused_and_reported() {
     assert_eq!(names(&step(&mut b, list(2, five))), ["report", "undo"]);
     let report = b.reports().last().unwrap().item;
     assert!(matches!(&report, ReportItem::PrepareFailed { why, .. } if why.contains("GPUs")), "{report:?}");
-    // What an ended allocation held is free for the next.
+    // The processors and GPUs of an ended allocation are free for the next.
     step(&mut b, Event::Undone { allocation: alloc(5), epoch: Epoch(1), usage: None });
     step(&mut b, list(3, vec![]));
     step(&mut b, Event::Stopped { allocation: alloc(2), epoch: Epoch(1) });
@@ -177,7 +177,7 @@ fn after_a_reboot_everything_is_removed_and_nothing_started() {
 }
 
 #[test]
-fn a_node_without_memory_keeps_what_it_found_until_the_quorum_says_otherwise() {
+fn a_node_that_lost_its_state_keeps_the_work_that_it_found_until_the_quorum_ends_it() {
     let found = |n| Local { share: share(n, 1, AllocationState::Running, 2), phase: Phase::Running, assignment: None };
     let reports = vec![ReportItem::Released { allocation: alloc(9), epoch: Epoch(4), usage: None }];
     let mut b = Brain::recovered("n0".parse().unwrap(), Incarnation(3), vec![found(1), found(2)], reports);
@@ -283,10 +283,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// From any history with a crash between any two records: once the world answers, what runs is
-    /// what the last list wants (except what ended), nothing else is left, replay gives the same
-    /// state, no (allocation, epoch) runs again after it was gone, and the quorum receives a
-    /// release for every claim that is over.
+    /// From any history with a crash between any two records: once the world answers, the work of the
+    /// last list runs (except ended work), nothing else is left, replay gives the same state, no
+    /// (allocation, epoch) runs again after it was gone, and the quorum receives a release for every
+    /// claim that is over.
     #[test]
     fn the_node_converges_from_any_crash_point(history in steps()) {
         let mut brain = brain();
@@ -412,7 +412,7 @@ proptest! {
 }
 
 #[test]
-fn what_work_prefers_decides_which_part_of_the_node_it_gets() {
+fn the_preferences_of_work_decide_which_part_of_the_node_it_gets() {
     let memory_nodes = |same_numa: bool| {
         // The first domain has two free cores and the first GPU, the second has all of its own.
         let mut brain = Brain::new("n0".parse().unwrap());
@@ -529,7 +529,7 @@ fn work_to_preempt_is_asked_once_in_each_life_and_ends_when_it_is_saved() {
 }
 
 #[test]
-fn work_that_cannot_save_itself_ends_or_goes_on_by_the_latest_request() {
+fn work_that_cannot_save_itself_ends_or_continues_by_the_latest_request() {
     let mut b = brain();
     running(&mut b, 1);
     step(&mut b, list(2, vec![preempted(7, PreemptCause::Drain, 1)]));

@@ -76,7 +76,7 @@ fn a_sites_responses_override_the_table_of_their_version() {
     assert!(Policy { nvlink_errors_max: 0, ..policy }.validate().is_err());
 }
 
-fn there() -> GpuLook {
+fn look_at_two_gpus() -> GpuLook {
     GpuLook { on_bus: BTreeSet::from([KEY.to_owned(), "0000:5e:00.0".to_owned()]), ..GpuLook::default() }
 }
 
@@ -103,7 +103,7 @@ fn device(address: &str, index: u32) -> GpuDevice {
     }
 }
 
-fn stands(gpus: &Gpus, now: u64) -> GpuStatus {
+fn status_of(gpus: &Gpus, now: u64) -> GpuStatus {
     gpus.statuses(Timestamp(now)).remove(KEY).unwrap()
 }
 
@@ -112,24 +112,24 @@ fn finding(gpus: &Gpus, now: u64, expected: u64, name: &str) -> Finding {
     gpus.findings(Timestamp(now), expected, &devices).into_iter().find(|(of, _)| of == name).unwrap().1
 }
 
-fn seen() -> Gpus {
+fn two_gpus_seen() -> Gpus {
     let mut gpus = Gpus::new(Policy::default());
-    gpus.looked(Timestamp(0), &there());
+    gpus.looked(Timestamp(0), &look_at_two_gpus());
     gpus
 }
 
 #[test]
 fn an_error_has_the_response_of_the_table() {
     for (number, healthy, allocatable) in [(63, true, true), (31, true, true), (78, false, true), (119, false, false), (79, false, false)] {
-        let mut gpus = seen();
+        let mut gpus = two_gpus_seen();
         gpus.looked(Timestamp(1), &xid(number));
-        let status = stands(&gpus, 1);
+        let status = status_of(&gpus, 1);
         assert_eq!((status.is_healthy(), status.is_allocatable()), (healthy, allocatable), "XID {number}");
-        assert!(stands(&gpus, 1).lost.is_none());
+        assert!(status_of(&gpus, 1).lost.is_none());
         let drains = matches!(finding(&gpus, 1, 0, &format!("gpu {KEY}")), Finding::Drain(why) if why.contains("XID 79"));
         assert_eq!(drains, number == 79);
         // An error without a lasting response is reported for an hour.
-        let status = stands(&gpus, 2 + XID_REPORT_MS);
+        let status = status_of(&gpus, 2 + XID_REPORT_MS);
         assert_eq!(status.is_allocatable(), allocatable);
         assert_eq!(status.why().is_empty(), allocatable, "XID {number}: {}", status.why());
     }
@@ -137,45 +137,45 @@ fn an_error_has_the_response_of_the_table() {
 
 #[test]
 fn a_flood_of_errors_hides_no_lasting_one() {
-    let mut gpus = seen();
+    let mut gpus = two_gpus_seen();
     for number in [119].into_iter().chain(2000..2100) {
         gpus.looked(Timestamp(u64::from(number)), &xid(number));
     }
-    let status = stands(&gpus, 2100);
+    let status = status_of(&gpus, 2100);
     assert!(status.problems.len() == XIDS_MAX && status.why().starts_with("XID 119"), "{}", status.why());
 }
 
 #[test]
 fn the_response_to_an_error_lasts_until_the_gpu_was_visibly_reset() {
     let marked = || {
-        let mut gpus = seen();
+        let mut gpus = two_gpus_seen();
         gpus.looked(Timestamp(1), &xid(119));
-        gpus.looked(Timestamp(2), &there());
-        assert!(!stands(&gpus, 2).is_allocatable());
+        gpus.looked(Timestamp(2), &look_at_two_gpus());
+        assert!(!status_of(&gpus, 2).is_allocatable());
         gpus
     };
     let mut gpus = marked();
     gpus.looked(Timestamp(3), &GpuLook { events: vec![(KEY.to_owned(), GpuEvent::Found)], ..there() });
-    assert!(stands(&gpus, 3).is_healthy());
+    assert!(status_of(&gpus, 3).is_healthy());
 
     let mut gpus = marked();
-    let mut without = there();
+    let mut without = look_at_two_gpus();
     without.on_bus.remove(KEY);
     gpus.looked(Timestamp(3), &without);
-    assert!(stands(&gpus, 3).lost.is_some_and(|why| why.contains("bus")));
+    assert!(status_of(&gpus, 3).lost.is_some_and(|why| why.contains("bus")));
     // An answer from before the GPU left the bus does not bring it back.
     gpus.read(Timestamp(3), &reads_of(GpuReading::default()));
-    assert!(stands(&gpus, 3).lost.is_some());
-    gpus.looked(Timestamp(4), &there());
-    assert!(stands(&gpus, 4).is_healthy());
+    assert!(status_of(&gpus, 3).lost.is_some());
+    gpus.looked(Timestamp(4), &look_at_two_gpus());
+    assert!(status_of(&gpus, 4).is_healthy());
 
     let mut gpus = marked();
     gpus.read(Timestamp(3), &reads_of(GpuReading { recovery: Some(GpuRecovery::None), ..GpuReading::default() }));
-    assert!(!stands(&gpus, 3).is_allocatable(), "a driver does not ask for a recovery after every error");
+    assert!(!status_of(&gpus, 3).is_allocatable(), "a driver does not ask for a recovery after every error");
     gpus.read(Timestamp(4), &reads_of(GpuReading { recovery: Some(GpuRecovery::Reset), ..GpuReading::default() }));
-    assert!(stands(&gpus, 4).why().contains("asks for a reset"));
+    assert!(status_of(&gpus, 4).why().contains("asks for a reset"));
     gpus.read(Timestamp(5), &reads_of(GpuReading { recovery: Some(GpuRecovery::None), ..GpuReading::default() }));
-    assert!(stands(&gpus, 5).is_healthy());
+    assert!(status_of(&gpus, 5).is_healthy());
 }
 
 #[test]
@@ -183,27 +183,27 @@ fn errors_from_before_the_first_look_last_unless_the_driver_first_asks_for_no_re
     let begun = || {
         let mut gpus = Gpus::new(Policy::default());
         gpus.looked(Timestamp(1), &xid(119));
-        assert!(!stands(&gpus, 1).is_allocatable());
+        assert!(!status_of(&gpus, 1).is_allocatable());
         gpus
     };
     let recovery_reads = |recovery| reads_of(GpuReading { recovery, ..GpuReading::default() });
     let mut gpus = begun();
     gpus.read(Timestamp(2), &recovery_reads(Some(GpuRecovery::None)));
-    assert!(stands(&gpus, 2).is_healthy(), "it was reset while no agent ran, or by the agent before");
+    assert!(status_of(&gpus, 2).is_healthy(), "it was reset while no agent ran, or by the agent before");
     // An error after the first look is not dropped.
     gpus.looked(Timestamp(3), &xid(119));
     gpus.read(Timestamp(4), &recovery_reads(Some(GpuRecovery::None)));
-    assert!(!stands(&gpus, 4).is_allocatable());
+    assert!(!status_of(&gpus, 4).is_allocatable());
     // The same error again, before the driver answered.
     let mut gpus = begun();
     gpus.looked(Timestamp(2), &xid(119));
     gpus.read(Timestamp(3), &recovery_reads(Some(GpuRecovery::None)));
-    assert!(!stands(&gpus, 3).is_allocatable());
+    assert!(!status_of(&gpus, 3).is_allocatable());
     // A driver that cannot tell, or asks for a recovery.
     for first in [None, Some(GpuRecovery::Reset)] {
         let mut gpus = begun();
         gpus.read(Timestamp(2), &recovery_reads(first));
-        assert!(!stands(&gpus, 2).is_allocatable(), "{first:?}");
+        assert!(!status_of(&gpus, 2).is_allocatable(), "{first:?}");
     }
 }
 
@@ -211,9 +211,9 @@ fn errors_from_before_the_first_look_last_unless_the_driver_first_asks_for_no_re
 fn a_gpu_without_a_driver_gets_the_response_of_the_site() {
     let judged = |policy: Policy, read| {
         let mut gpus = Gpus::new(policy);
-        gpus.looked(Timestamp(0), &there());
+        gpus.looked(Timestamp(0), &look_at_two_gpus());
         gpus.read(Timestamp(1), &GpuReads { gpus: BTreeMap::from([(KEY.to_owned(), read)]), unsupported: Vec::new() });
-        (stands(&gpus, 1).is_allocatable(), matches!(finding(&gpus, 1, 0, &format!("gpu {KEY}")), Finding::Drain(_)))
+        (status_of(&gpus, 1).is_allocatable(), matches!(finding(&gpus, 1, 0, &format!("gpu {KEY}")), Finding::Drain(_)))
     };
     let silent = || GpuRead::Silent("driver: vfio-pci".to_owned());
     let lost = || GpuRead::Lost("fell".to_owned());
@@ -232,10 +232,10 @@ fn a_site_may_have_memory_errors_and_others_take_the_node_out_of_service() {
         Policy { version: Some(1), xids: BTreeMap::from([(140, Response::Fail)]), ecc_uncorrected: Response::Fail, ..Policy::default() };
     let mut gpus = Gpus::new(own);
     let name = format!("gpu {KEY}");
-    gpus.looked(Timestamp(0), &there());
+    gpus.looked(Timestamp(0), &look_at_two_gpus());
     gpus.read(Timestamp(1), &reads_of(GpuReading { ecc_uncorrected: Some(1), ..GpuReading::default() }));
     assert!(matches!(finding(&gpus, 1, 0, &name), Finding::Failure(why) if why.contains("1 memory errors that could not be corrected")));
-    assert!(!stands(&gpus, 1).is_allocatable());
+    assert!(!status_of(&gpus, 1).is_allocatable());
     gpus.read(Timestamp(2), &reads_of(GpuReading::default()));
     assert_eq!(finding(&gpus, 2, 0, &name), Finding::Ok);
     // This is severer than a drain.
@@ -260,22 +260,22 @@ fn readings_are_judged_as_they_are_now() {
         (GpuReading { throttled: vec!["power brake".to_owned()], ..none() }, Some(Response::Warn)),
         (GpuReading { recovery: Some(GpuRecovery::Reboot), ..none() }, Some(Response::Drain)),
     ];
-    let mut gpus = seen();
+    let mut gpus = two_gpus_seen();
     for (reading, response) in cases {
         gpus.read(Timestamp(1), &reads_of(reading.clone()));
-        assert_eq!(stands(&gpus, 1).problems.first().map(|(r, _)| *r), response, "{reading:?}");
+        assert_eq!(status_of(&gpus, 1).problems.first().map(|(r, _)| *r), response, "{reading:?}");
     }
 }
 
 #[test]
-fn links_are_compared_with_what_they_were() {
-    let mut gpus = seen();
+fn links_are_compared_with_their_earlier_state() {
+    let mut gpus = two_gpus_seen();
     let mut links = |at, nvlinks_up, errors| {
         gpus.read(
             Timestamp(at),
             &reads_of(GpuReading { nvlinks_up: Some(nvlinks_up), nvlink_errors: Some(errors), ..GpuReading::default() }),
         );
-        stands(&gpus, at).why()
+        status_of(&gpus, at).why()
     };
     assert_eq!(links(0, 18, 90_000), "", "long ago");
     assert_eq!(links(1, 18, 91_000), "");
@@ -286,7 +286,7 @@ fn links_are_compared_with_what_they_were() {
 
 #[test]
 fn bus_and_driver_must_show_the_same_and_as_many_as_are_expected() {
-    let mut gpus = seen();
+    let mut gpus = two_gpus_seen();
     assert_eq!(finding(&gpus, 0, 2, "gpus"), Finding::Ok);
     assert!(matches!(finding(&gpus, 0, 3, "gpus"), Finding::Critical(why) if why == "2 of 3 GPUs"));
     let all = |expected, devices: &[GpuDevice]| gpus.findings(Timestamp(0), expected, devices).remove(0).1;
@@ -298,16 +298,16 @@ fn bus_and_driver_must_show_the_same_and_as_many_as_are_expected() {
     gpus.read(Timestamp(1), &reads(GpuRead::Silent("NVML does not list it".to_owned())));
     let name = format!("gpu {KEY}");
     assert!(matches!(finding(&gpus, 1, 2, &name), Finding::Warning(why) if why.contains("NVML does not list it")));
-    assert!(!stands(&gpus, 1).is_allocatable() && stands(&gpus, 1).lost.is_none());
+    assert!(!status_of(&gpus, 1).is_allocatable() && status_of(&gpus, 1).lost.is_none());
     gpus.read(Timestamp(2), &reads(GpuRead::Lost("GPU is lost".to_owned())));
-    gpus.looked(Timestamp(3), &there());
-    assert!(stands(&gpus, 3).lost.is_some(), "the bus alone does not bring it back");
+    gpus.looked(Timestamp(3), &look_at_two_gpus());
+    assert!(status_of(&gpus, 3).lost.is_some(), "the bus alone does not bring it back");
     assert!(matches!(finding(&gpus, 3, 2, &name), Finding::Drain(why) if why.contains("drain the node")));
     assert!(matches!(finding(&gpus, 3, 2, "gpus"), Finding::Critical(why) if why == format!("1 of 2 GPUs: {KEY} is missing")));
     gpus.read(Timestamp(4), &reads_of(GpuReading::default()));
     assert_eq!((finding(&gpus, 4, 2, &name), finding(&gpus, 4, 2, "gpus")), (Finding::Ok, Finding::Ok));
 
-    let mut without = there();
+    let mut without = look_at_two_gpus();
     without.on_bus.remove(KEY);
     gpus.looked(Timestamp(5), &without);
     assert!(matches!(finding(&gpus, 5, 0, &name), Finding::Warning(why) if why.contains("lost")), "nobody expects it");

@@ -99,7 +99,7 @@ fn an_earlier_checkpoint_counts_only_if_it_was_noted_for_this_end() {
     assert_eq!(awaited(&failed(2), Some(id(1)), Some(&noted)), AwaitedCheckpoint::Whole(noted.clone()));
     assert_eq!(awaited(&failed(2), Some(id(1)), Some(&other)), AwaitedCheckpoint::Nothing);
     assert_eq!(awaited(&failed(2), Some(id(1)), Some(&former)), AwaitedCheckpoint::Nothing, "under another claim");
-    // An earlier life waited for it, and it failed: it is reported as that life would have done.
+    // The checkpoint failed while an earlier life waited for it: this life reports the same.
     assert_eq!(awaited(&failed(1), Some(id(1)), None), AwaitedCheckpoint::Again);
 }
 

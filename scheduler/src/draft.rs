@@ -133,7 +133,7 @@ impl<'a> Draft<'a> {
             if record.is_some_and(|a| a.epoch == leaving.epoch && holds_share(a, id)) {
                 continue;
             }
-            // It leaves since the end of its attempt; work that is not known any more ended long ago.
+            // The end of its attempt; long ago for work that is not known any more.
             let ended = record.map(|a| a.attempts.last().map_or(self.now_ms, |attempt| attempt.ended_at.0));
             let end_ms = overdue_end_ms(ended.unwrap_or_default(), self.now_ms);
             let (amount, by, who) = (leaving.resources, leaving.allocation, self.kept.owners.who_of_leaving(leaving));

@@ -66,7 +66,7 @@ fn a_full_node_is_full_whoever_has_it() {
 }
 
 #[test]
-fn work_of_one_owner_that_does_not_fit_leaves_room_to_another() {
+fn waiting_work_of_one_owner_does_not_stop_work_of_another() {
     let whole = began(lasting(owned_by(CHEMISTRY, pending(8, 1, 1)), 20), "n2", 10);
     let v = view(2, vec![began(core(9, PHYSICS, 30), "n1", 10), whole, core(11, CHEMISTRY, 60), core(12, PHYSICS, 60)]);
     let v = under(SharePolicy::Tenant, v);

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 const JOIN_ADDRESSES_MAX: usize = 64;
 /// The longest pause between two rejoins.
 const REJOIN_PAUSE_MS_MAX: u64 = 30_000;
-/// After so long without being declared Down, the next rejoin is without a pause again.
+/// A node that was not declared Down for this long rejoins without a pause the next time.
 const REJOIN_CALM_MS: u64 = 60_000;
 
 impl Core {
@@ -32,7 +32,7 @@ impl Core {
         self.send(to, KIND_FOCA, announce_to_anyone(&self.me));
     }
 
-    /// The join addresses at which no member is.
+    /// The join addresses that no member has.
     pub(super) fn silent_addresses(&mut self) -> BTreeSet<SocketAddr> {
         let view = &self.view;
         let is_there = |join: &JoinAddress| {
@@ -57,8 +57,8 @@ impl Core {
     }
 
     pub(super) fn handle_defunct(&mut self, now_ms: u64, sender: Option<SocketAddr>, out: &mut Vec<Output>) {
-        // Every node that considers us Down sends that message, and foca reports each: one rejoin
-        // is enough.
+        // Every node that considers us Down notifies us, and foca reports each notice: one rejoin is
+        // enough.
         if let Stage::Defunct = self.stage {
             return;
         }
@@ -96,8 +96,7 @@ impl Core {
         for key in self.suspicions.restart(now_ms) {
             self.arm_suspicion_check(now_ms, key, out);
         }
-        // The node that sent us our death may be on the other side of a partition that has just
-        // healed.
+        // The node that notified us may be on the other side of a partition that has just healed.
         if let Some(addr) = sender {
             self.announce(addr);
         }

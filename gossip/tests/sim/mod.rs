@@ -38,7 +38,7 @@ pub struct Sim {
     pub config: Config,
     /// How many of 1,000 datagrams are lost.
     pub loss_per_mille: u64,
-    /// Nothing passes between addresses with different numbers.
+    /// No datagram passes between addresses with different numbers.
     pub side: BTreeMap<SocketAddr, u8>,
     pub sent: u64,
     /// A digest of everything that was sent, with times and receivers: equal traces mean equal
@@ -264,7 +264,7 @@ impl Sim {
         self.nodes.iter().flat_map(|node| &node.news).filter(|(_, news)| matches!(news, News::Down(_))).count()
     }
 
-    /// The first few nodes that do not see what most should.
+    /// The first few nodes whose view is not complete, with the counts of what they see.
     fn describe(&self) -> String {
         let (living, mut text) = (self.living().count(), String::new());
         for (n, core) in self.living() {

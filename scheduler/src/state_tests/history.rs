@@ -20,12 +20,12 @@ const MINUTE_MS: u64 = 60_000;
 /// Nodes have numbers from 1 up to this.
 const NODES: u64 = 8;
 const WHOLE: Resources = Resources { cores: 2, memory_bytes: 1 << 30, gpus: 0 };
-/// Kinds of steps.
+/// How many kinds of steps there are.
 const KINDS: u8 = 29;
 /// The numbers of a step are less than this.
 const CHOICES: u64 = 5040;
 
-/// A change of the cluster: its kind, and two numbers that choose what it is.
+/// A change of the cluster: its kind, and two numbers that choose its details.
 pub type Step = (u8, u64, u64);
 
 pub fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -39,7 +39,7 @@ pub struct History {
 }
 
 impl History {
-    /// Of six nodes, n5 is lent to the vCluster of n6. Work that may be preempted has n1, n2, n3 and n6.
+    /// There are six nodes; n5 is lent to the vCluster of n6. Work that may be preempted has n1, n2, n3 and n6.
     pub fn new() -> Self {
         let running = |n: u64, node: &str, vcluster: &str| {
             let mut allocation = running_on(pending(n, 1, 0), node, WHOLE);
