@@ -69,7 +69,7 @@ pub struct Victims<'a> {
 impl<'a> Victims<'a> {
     pub fn of(state: &Draft<'a>) -> Self {
         let view = state.view;
-        // The record of work that leaves a node may be waiting again.
+        // Work that leaves a node may be waiting again.
         let of_leaving = state.columns.leaving.iter().flat_map(|node| &state.nodes[node].leaving);
         let of_leaving = of_leaving.filter_map(|leaving| view.allocations.get(&leaving.allocation));
         let classes = state.kept.held.classes.keys().copied().chain(of_leaving.map(|a| a.spec.preemption_class));
