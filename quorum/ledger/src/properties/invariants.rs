@@ -224,7 +224,7 @@ pub(super) fn invariant_tasks_are_in_one_place(ledger: &Ledger) {
         let tasks = ledger.task_groups.get(&group.id).unwrap();
         let waiting = tasks.waiting_count + tasks.awaiting_count();
         assert_eq!((waiting, tasks.leased_count), (states.waiting.len(), states.leased.len()), "{group:?}");
-        tasks_wait_for_what_they_correspond_to(ledger, group, tasks);
+        check_awaited_tasks(ledger, group, tasks);
         let lanes: Vec<_> = ledger.allocations().filter(|a| a.lane.is_some_and(|lane| lane.group == group.id)).collect();
         let live = lanes.iter().filter(|a| !a.state.is_terminal()).count();
         assert!(spec.concurrent_max.is_none_or(|most| live <= most as usize), "{group:?} has {live} lanes");
@@ -247,7 +247,7 @@ pub(super) fn invariant_tasks_are_in_one_place(ledger: &Ledger) {
 
 /// A task that waits for tasks of other groups has a counterpart that has not ended, or whose end the
 /// group does not know yet.
-fn tasks_wait_for_what_they_correspond_to(ledger: &Ledger, group: &Allocation, tasks: &GroupTasks) {
+fn check_awaited_tasks(ledger: &Ledger, group: &Allocation, tasks: &GroupTasks) {
     let of_group = |on: AllocationId| Some((ledger.allocation(on)?.spec.tasks.clone()?, ledger.task_groups.get(&on)?));
     let parents = group.spec.depends_on.iter().filter(|on| on.condition == DependencyCondition::Corresponding);
     let parents: Vec<_> = parents.filter_map(|on| Some((on.on, of_group(on.on)?))).collect();
