@@ -1,4 +1,4 @@
-//! Which nodes may register, and what is recorded when a node has grown.
+//! Scenarios of admission: which nodes may register, and the record of grown capacity.
 
 use super::scenarios::{Story, node, registration};
 use super::{Action, Ledger, Registration};

@@ -1,4 +1,4 @@
-//! Work that depends on other work, when it is known again after a recovery what runs.
+//! Work that depends on other work, after a recovery, when nodes have reported what runs.
 
 use super::*;
 use lattice_model::{Dependency, DependencyCondition};
@@ -21,7 +21,7 @@ fn what_the_lost_quorum_began_goes_on_and_what_still_waits_in_vain_is_ended_when
     quorum.report(0, ReportItem::Released { allocation: id(1), epoch: first, usage: None });
     quorum.run(2, &[1]);
 
-    // How the first one ended is not known, so it counts as failed.
+    // Nobody knows how the first one ended, so it counts as failed.
     now.return_node(0, 1, vec![]);
     assert_eq!(now.state(1), AllocationState::Failed);
     assert_eq!([2, 3].map(|number| now.state(number)), [AllocationState::Pending; 2], "a node may run them");

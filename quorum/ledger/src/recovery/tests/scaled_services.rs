@@ -175,7 +175,7 @@ fn a_replica_whose_id_is_taken_does_not_keep_its_node_from_being_adopted() {
     let mut quorum = three_nodes();
     submit_service(&mut quorum, 2, 2);
     let mut now = quorum.backup();
-    // Its user gives up one that waits, and somebody submits work with the id of the one that takes its place.
+    // Its user cancels a waiting replica, and somebody submits work with the id of the replica that replaces it.
     let taken = replica(2);
     now.act(Action::Submit { id: taken, spec: Box::new(spec(1, RequeuePolicy::Never, 0)), owner: user(8), claim: None }).unwrap();
     let mut now = now.recovered();

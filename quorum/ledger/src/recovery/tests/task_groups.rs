@@ -1,4 +1,4 @@
-//! Task groups, when the backup does not know what was leased since: no task is lost.
+//! Task groups, when the backup lacks later leases: no task is lost.
 
 use super::*;
 use crate::task_groups::lane_id;
@@ -117,7 +117,7 @@ fn a_group_that_the_backup_lacks_is_adopted_with_a_lane() {
     submit_group(&mut quorum, "5-8%1");
     let zero = (0, 0, run_lane(&mut quorum, 0, 0));
     advance(&mut quorum, zero, &[]).unwrap();
-    // Its agent may ask before the node has reported, and goes on asking only if it may ask again.
+    // An agent that asks before its node has reported gets an answer that lets it ask again.
     assert!(matches!(advance(&mut now, zero, &[]), Err(Refusal::Unavailable { .. })));
     assert!(matches!(advance(&mut now, (0, 9, zero.2), &[]), Err(Refusal::Unavailable { .. })), "nor has a node that the backup lacks");
     (0..3).for_each(|n| now.return_node(n, 1, quorum.held(n)));
