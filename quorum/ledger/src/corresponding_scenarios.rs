@@ -150,7 +150,7 @@ fn a_group_none_of_whose_tasks_can_begin_ends_with_the_reason_and_so_does_what_f
 }
 
 #[test]
-fn what_has_ended_before_the_submission_counts() {
+fn tasks_that_ended_before_the_submission_count() {
     let mut s = Story::new(1);
     submit(&mut s, 1, "0-3", &[]);
     let first = lane(&mut s, 1, 0).unwrap();

@@ -114,7 +114,7 @@ fn a_limit_of_a_user_takes_effect_when_the_next_allocation_ends() {
 
 /// Neither the user's limit nor a week drops the record: it shows what the node still has.
 #[test]
-fn what_a_node_still_holds_is_kept() {
+fn a_record_is_kept_while_a_node_holds_a_share() {
     let mut s = Story::new(2);
     s.done(history_limit(QuotaChange::AtMost(3)));
     let run = |s: &mut Story, number: u128, on: u8| {
@@ -142,7 +142,7 @@ fn what_a_node_still_holds_is_kept() {
 
 /// A fenced holding keeps the record as well, until its node is removed.
 #[test]
-fn what_a_removed_node_held_is_not_kept() {
+fn a_record_is_not_kept_for_a_removed_node() {
     let mut s = Story::new(2);
     s.done(history_limit(QuotaChange::AtMost(0)));
     s.submit(1, 1, RequeuePolicy::Never, 0);
@@ -198,7 +198,7 @@ fn a_repeated_submission_of_ended_work_does_not_run_again_within_a_flood() {
 }
 
 #[test]
-fn ended_work_is_kept_for_the_time_that_is_set() {
+fn ended_work_is_kept_for_the_configured_time() {
     let mut s = Story::new(0);
     assert_eq!(status(&s).limits, EndedLimits { kept_ms: KEPT_MS, memory_bytes: 4 << 20 });
     let records = s.acted(kept_for(HOUR_MS));

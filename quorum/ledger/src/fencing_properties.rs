@@ -398,7 +398,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_stops_never_runs_twice_and_what_continues_stays(moves in prop::collection::vec(a_move(), 0..120)) {
+    fn work_that_stops_never_runs_twice_and_work_that_continues_stays(moves in prop::collection::vec(a_move(), 0..120)) {
         play(&moves);
     }
 }

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_behind_a_place_is_told_whole_or_not_at_all() {
+    fn all_changes_after_a_place_are_returned_or_none() {
         let mut history = History::new(place(1, 10));
         [12, 15, 16].into_iter().for_each(|revision| history.push(set(revision)));
         assert_eq!(revisions(&history, place(1, 10)), Ok(vec![12, 15, 16]));

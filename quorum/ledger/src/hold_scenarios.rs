@@ -81,7 +81,7 @@ fn a_node_s_own_drain_is_set_once_for_each_request_whoever_lifts_it() {
 }
 
 #[test]
-fn a_drain_waits_for_what_runs_and_is_undone_by_undrain_alone() {
+fn a_drain_waits_for_running_work_and_only_undrain_lifts_it() {
     let mut s = Story::new(2);
     let epoch = s.runs(1, 1, RequeuePolicy::Never);
     s.done(set(1, HoldKind::Drain, "disk"));
@@ -173,7 +173,7 @@ fn reasons_said_again_do_not_pile_up_and_others_reasons_stay() {
 }
 
 #[test]
-fn past_its_deadline_a_drain_ends_what_runs_there_unless_nobody_hears_the_node() {
+fn after_its_deadline_a_drain_ends_running_work_unless_the_node_is_silent() {
     let mut s = Story::new(3);
     s.runs(1, 1, RequeuePolicy::OnNodeFailure);
     s.runs(2, 2, RequeuePolicy::Never);

@@ -69,7 +69,7 @@ fn nodes_that_other_lanes_failed_at_do_not_count_against_a_lane() {
 }
 
 #[test]
-fn what_a_lane_returns_runs_in_another_one_and_is_no_restart() {
+fn returned_tasks_run_in_another_lane_without_a_restart() {
     let mut s = story(2, "0-19%2");
     let zero = (0, 0, runs(&mut s, 0, 0));
     assert_eq!(advance(&mut s, zero, &[], SHORT_US), work(&[(0, 10)], false));

@@ -180,7 +180,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_must_hold_holds_after_every_command(moves in prop::collection::vec(a_move(), 1..120), kept in a_history_limit()) {
+    fn all_invariants_hold_after_every_command(moves in prop::collection::vec(a_move(), 1..120), kept in a_history_limit()) {
         play_with(&moves, kept);
     }
 
@@ -203,7 +203,7 @@ proptest! {
     }
 
     #[test]
-    fn a_list_and_what_came_after_it_are_the_state_or_what_came_is_said_to_be_forgotten(
+    fn a_list_and_the_later_changes_give_the_state_unless_changes_were_dropped(
         moves in prop::collection::vec(a_move(), 1..80), kept in a_history_limit(), bytes_max in 0..60_000usize, at_once in 1..4usize,
     ) {
         follow(&play_with(&moves, kept).commands, bytes_max, at_once)?;

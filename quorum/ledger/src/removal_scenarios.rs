@@ -85,7 +85,7 @@ fn a_node_is_not_removed_while_it_has_work_or_may_still_run_some() {
 }
 
 #[test]
-fn the_ledger_forgets_the_node_and_says_so_to_those_who_watch() {
+fn the_ledger_forgets_the_node_and_watchers_learn_of_it() {
     let mut s = Story::new(3);
     s.done(Action::SetVCluster {
         change: VClusterChange { nodes: Some([node(1), node(2)].into()), ..vcluster_change() },

@@ -15,7 +15,7 @@ fn before(s: &Story, name: &str) -> Timestamp {
 }
 
 #[test]
-fn what_was_issued_before_a_revocation_counts_no_more_and_what_is_issued_afterwards_does() {
+fn certificates_from_before_a_revocation_are_invalid_and_later_ones_are_valid() {
     let mut s = Story::new(1);
     let earlier = s.ledger.issue_time();
     s.done(revoke("n7"));

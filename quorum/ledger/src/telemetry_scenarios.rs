@@ -88,7 +88,7 @@ fn what_cannot_be_done_everywhere_is_refused_by_name() {
 }
 
 #[test]
-fn a_look_at_what_is_measured_is_on_record() {
+fn a_read_of_measurements_is_recorded() {
     let (mut s, _) = running(&[0, 1, 2], RequeuePolicy::Never);
     let access = |kind| {
         let (id, detail) = (Uuid::from_u128(9), "at n0: top".to_owned());

@@ -175,7 +175,7 @@ fn a_refusal_names_few_of_many_tenants() {
 }
 
 #[test]
-fn a_tenant_whose_last_member_has_left_takes_work_of_its_admins_and_root_alone() {
+fn a_tenant_whose_last_member_has_left_accepts_work_only_from_its_admins_and_root() {
     let mut s = Story::new(0);
     tenants(&mut s, &["a"]);
     s.done(add("a", account(7), true));

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_created_after_the_last_early_end_are_newer() {
+    fn running_since_early_end_has_replicas_created_after_it() {
         let mut replicas = ServiceReplicas::default();
         (0..4).for_each(|number| replicas.set_phase(number, LanePhase::Running, number > 0));
         replicas.set_phase(4, LanePhase::Waiting, false);

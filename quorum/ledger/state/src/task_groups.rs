@@ -664,7 +664,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_lane_returns_waits_and_a_repetition_changes_nothing() {
+    fn returned_tasks_wait_and_a_repetition_changes_nothing() {
         let mut tasks = leased(10, 0, 8);
         let returned = |number, ranges| LaneReturn { number, tasks: set(ranges) };
         tasks.accept_return(0, &returned(0, &[(3, 9)]));

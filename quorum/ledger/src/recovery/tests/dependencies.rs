@@ -10,7 +10,7 @@ fn submit_after(quorum: &mut Quorum, number: u128, on: u128, condition: Dependen
 }
 
 #[test]
-fn what_the_lost_quorum_began_goes_on_and_what_still_waits_in_vain_is_ended_when_all_nodes_have_reported() {
+fn adopted_work_continues_and_unmet_work_ends_when_all_nodes_have_reported() {
     let mut quorum = three_nodes();
     quorum.submit(1, 1);
     submit_after(&mut quorum, 2, 1, DependencyCondition::Success);
@@ -34,7 +34,7 @@ fn what_the_lost_quorum_began_goes_on_and_what_still_waits_in_vain_is_ended_when
 }
 
 #[test]
-fn a_delay_goes_on_after_a_recovery_and_is_over_for_what_the_lost_quorum_began() {
+fn a_delay_continues_after_a_recovery_and_is_over_for_adopted_work() {
     let mut quorum = three_nodes();
     quorum.submit(1, 1);
     for number in [2, 3] {

@@ -9,7 +9,7 @@ use lattice_model::{AllocationId, BudgetPeriod, EndReason, ReportItem, Used};
 use uuid::Uuid;
 
 #[test]
-fn what_adopted_work_has_used_is_accounted_once_and_equals_the_records_of_use() {
+fn the_use_of_adopted_work_is_accounted_once_and_equals_the_records_of_use() {
     let mut quorum = three_nodes();
     let lease = Action::GrantLease { name: ACCOUNTING_LEASE.into(), holder: node(0), ttl_ms: 1000, user: None };
     let Ok(Outcome::Leased { token }) = quorum.act(lease) else { panic!("nobody has it") };

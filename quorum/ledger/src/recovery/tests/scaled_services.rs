@@ -74,7 +74,7 @@ fn replicas_that_the_backup_lacks_are_adopted_and_wanted() {
 }
 
 #[test]
-fn what_is_adopted_is_wanted_once_and_not_against_the_user() {
+fn adopted_replicas_are_wanted_once_and_not_against_the_user() {
     for (asked, then) in [(None, (3, 0, 3, 0)), (Some(2), (2, 0, 2, 1))] {
         let mut quorum = three_nodes();
         submit_service(&mut quorum, 1, 3);
@@ -286,7 +286,7 @@ fn a_share_that_is_no_replica_of_its_service_is_refused() {
 }
 
 #[test]
-fn a_replica_of_what_is_no_service_is_refused() {
+fn a_replica_whose_service_is_other_work_is_refused() {
     let mut quorum = three_nodes();
     let mut now = quorum.backup();
     // In the backup, the id of the service is that of other work.

@@ -50,7 +50,7 @@ fn work(leased: &[(u32, u32)], is_last: bool) -> Result<LaneWork, Refusal> {
 }
 
 #[test]
-fn a_lane_that_goes_on_reports_what_the_backup_shows_as_waiting() {
+fn a_running_lane_reports_tasks_that_wait_in_the_backup() {
     let mut quorum = three_nodes();
     submit_group(&mut quorum, "0-4%1");
     let zero = (0, 0, run_lane(&mut quorum, 0, 0));
@@ -73,7 +73,7 @@ fn a_lane_that_goes_on_reports_what_the_backup_shows_as_waiting() {
 }
 
 #[test]
-fn what_a_lane_that_is_gone_held_in_the_backup_runs_again() {
+fn tasks_of_a_lane_that_is_gone_run_again() {
     let mut quorum = three_nodes();
     submit_group(&mut quorum, "0-2%1");
     let zero = (0, 0, run_lane(&mut quorum, 0, 0));

@@ -11,7 +11,7 @@ use lattice_model::{
 use std::time::Duration;
 
 #[test]
-fn what_ended_since_the_backup_does_not_run_again() {
+fn work_that_ended_since_the_backup_does_not_run_again() {
     let mut quorum = three_nodes();
     quorum.submit(1, 1);
     quorum.submit(2, 1);
@@ -31,7 +31,7 @@ fn what_ended_since_the_backup_does_not_run_again() {
 }
 
 #[test]
-fn an_end_that_was_not_reported_is_known_all_the_same() {
+fn an_unreported_end_is_applied_after_a_recovery() {
     let mut quorum = three_nodes();
     quorum.submit(1, 1);
     quorum.submit(2, 1);
