@@ -7,9 +7,9 @@
 //!                    └── RevokeToken ──────┴──▶ removed at once; its id is not issued again
 //! ```
 //!
-//! The ledger has the SHA-256 of each secret alone: whoever reads a snapshot, the log or a backup cannot call as
-//! anybody. The agent that a program calls compares, and decides by its own clock whether the token has expired.
-//! Root gets no token: no file on any machine may open everything everywhere.
+//! The ledger has only the SHA-256 of each secret: a reader of a snapshot, the log or a backup cannot call as
+//! anybody. The called agent compares it, and decides by its own clock whether the token has expired. Root gets
+//! no token: no single file may grant access to everything.
 
 use super::roles::{is_well_formed, subject_text};
 use super::{ApplyContext, Ledger, Outcome, Subject};
@@ -25,7 +25,7 @@ pub(super) const TOKENS_MAX: usize = if cfg!(test) { 40 } else { 10_000 };
 pub(super) const EXPIRED_KEPT_MS: u64 = 7 * DAY_MS;
 /// How many expired tokens one command forgets.
 pub(super) const FORGOTTEN_AT_ONCE_MAX: usize = 16;
-/// By how much the clock of the agent that issues may be ahead of the ledger's time, which is that of the last command.
+/// How far the issuing agent's clock may be ahead of the ledger's time, in milliseconds.
 const AHEAD_MS_MAX: u64 = DAY_MS;
 
 impl Ledger {
@@ -66,7 +66,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Admins revoke every token, others those of their own account. To these, the tokens of others do not exist.
+    /// Admins may revoke every token, other callers only those of their own account: for them, no other token exists.
     pub(super) fn revoke_token(
         &mut self,
         context: &mut ApplyContext,

@@ -1,4 +1,4 @@
-//! Which nodes may register, and what is recorded when a node has grown.
+//! Scenarios of admission: which nodes may register, and the record of grown capacity.
 
 use super::scenarios::{Story, node, registration};
 use super::{Action, Ledger, Registration};
@@ -75,7 +75,7 @@ fn names_that_never_register_are_bounded() {
 }
 
 #[test]
-fn capacity_that_grows_counts_at_once_and_is_recorded_and_what_shrinks_is_not() {
+fn capacity_growth_counts_at_once_and_is_recorded_and_a_loss_is_not() {
     let mut s = Story::new(1);
     let was = s.ledger.node(&node(0)).unwrap().size;
     let registers = |s: &mut Story, size: Resources, boot: u128| {

@@ -38,7 +38,7 @@ impl Ledger {
         admits_times(spec, context.at)?;
         self.admits_to_reservation(spec, owner, context.at)?;
         self.admits_dependencies(spec, owner)?;
-        // Before its script has records dropped, maybe those of what it depends on.
+        // First, because `admits_of_user` may drop records for the script, even those of its parents.
         let (dependencies, awaited) = (self.dependencies_of(spec, owner, context.at), self.tasks_awaited(spec));
         self.admits_of_user(context, spec, owner)?;
         let submitted = Allocation::submitted(id, spec.clone(), owner.clone(), context.at);
@@ -52,8 +52,8 @@ impl Ledger {
         Ok(Outcome::Submitted { number })
     }
 
-    /// Adds an allocation that the ledger admits, and returns its job number. It does not follow what it
-    /// depends on yet.
+    /// Adds an allocation that the ledger admits, and returns its job number. It does not follow its
+    /// parents yet.
     pub(super) fn add_submitted(&mut self, context: &mut ApplyContext, mut allocation: Allocation, awaited: &[AwaitedTasks]) -> u64 {
         let (id, owner) = (allocation.id, allocation.owner.name.clone());
         self.give_number(&mut allocation);
@@ -64,7 +64,7 @@ impl Ledger {
         self.note_before(context, id);
         self.allocations.insert(id, Arc::new(allocation));
         context.changed.record(id);
-        // At once: the steps of a DAG are submitted one after another.
+        // Not at the end of the command: a later step of the same DAG may need the name.
         if let Some(place) = self.name_place(id) {
             context.names_before.insert(id, Some(place.clone()));
             self.names.insert(place);
@@ -82,8 +82,8 @@ impl Ledger {
         number
     }
 
-    /// Checks whether the submission would be accepted now. Changes nothing. `login_tenants`: tenants of which the
-    /// owner counts as a member by its login.
+    /// Checks whether the submission would be accepted now. Changes nothing. `login_tenants`: tenants that count the
+    /// owner as a member by its login.
     ///
     /// # Errors
     /// The refusal that the submission would get.
@@ -137,7 +137,7 @@ impl Ledger {
         self.end_begun(context, id, reason, actor, begun);
     }
 
-    /// As [`Self::end`], if it is known whether its work has begun under the claim.
+    /// As [`Self::end`], for a caller that knows whether the work has begun under the claim.
     pub(super) fn end_begun(&mut self, context: &mut ApplyContext, id: AllocationId, reason: EndReason, actor: &str, begun: bool) {
         let Some(allocation) = self.allocations.get(&id).filter(|a| !a.state.is_terminal()) else { return };
         let requeue = Requeue::of(allocation, &reason, begun, context.at);
@@ -158,8 +158,8 @@ impl Ledger {
         self.mail(context, id, MailEvent::Requeue);
     }
 
-    /// Ends the allocation for `reason`, regardless of its policy. A replica that was asked to leave is
-    /// cancelled by who asked, however it ends.
+    /// Ends the allocation for `reason`, regardless of its policy. A replica that was asked to leave counts
+    /// as cancelled by the actor of that order, however it ends.
     pub(super) fn end_for_good(&mut self, context: &mut ApplyContext, id: AllocationId, reason: EndReason, actor: &str) {
         let Some(allocation) = self.allocations.get(&id).filter(|allocation| !allocation.state.is_terminal()) else { return };
         let order = allocation.preemption.as_deref().filter(|_| is_asked_to_leave(allocation));
@@ -173,11 +173,11 @@ impl Ledger {
         self.unfollow_tasks(context, id);
         self.end_tasks(context, id);
         let Some(allocation) = self.allocation_mut(context, id) else { return };
-        // The checkpoint was meant for another claim, and there will be none.
+        // A reason such as a preemption means that work waits again: without another claim, it has failed.
         allocation.state = if reason.state().is_terminal() { reason.state() } else { AllocationState::Failed };
         (allocation.preemption, allocation.held, allocation.telemetry) = (None, false, None);
         allocation.waits_until = None;
-        // Excluded nodes matter only before a claim, and three with long reasons are 1 KB of an ended record.
+        // Excluded nodes matter only before a claim, and three with long reasons need 1 KB of an ended record.
         allocation.excluded = Vec::new();
         allocation.ended_at = Some(at);
         let detail = format!("{}: {reason}", allocation.state);
@@ -191,7 +191,7 @@ impl Ledger {
         self.record(context, actor, AuditAction::AllocationEnded, Subject { allocation: Some(id), node: None }, detail);
     }
 
-    /// The claim has ended and the allocation waits for another one. Its epoch stays as history: of
+    /// The claim has ended and the allocation waits for another one. The epoch stays, as history: of the
     /// reports under it, only a release counts from now on.
     pub(super) fn back_to_queue(&mut self, context: &mut ApplyContext, id: AllocationId, reason: EndReason, actor: &str) {
         self.drop_session(context, id, "quorum");
@@ -200,7 +200,7 @@ impl Ledger {
         self.close_services(id);
         let (at, by) = (context.at, self.ended_by(&reason, actor));
         let Some(allocation) = self.allocation_mut(context, id) else { return };
-        // Whatever ended the claim, a pending order to release the nodes is fulfilled.
+        // A pending order to release the nodes is fulfilled, whatever ended the claim.
         let met = allocation.preemption.as_ref().filter(|order| order.stands()).map(|order| order.id);
         allocation.preempted_by = met.or(allocation.preempted_by);
         let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
@@ -211,7 +211,7 @@ impl Ledger {
         (allocation.preemption, allocation.held, allocation.telemetry) = (None, false, None);
         allocation.vni = None;
         allocation.mailed_percent = 0;
-        // It asks for its whole walltime again.
+        // The next claim gets the whole requested walltime again.
         if let Some(asked) = allocation.asked_walltime.take() {
             Arc::make_mut(&mut allocation.spec).walltime = Some(asked);
         }

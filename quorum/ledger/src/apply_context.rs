@@ -21,17 +21,17 @@ pub(super) struct ApplyContext {
     pub(super) changed: Changed,
     /// The token with which the command was requested over the network.
     pub(super) token: Option<TokenId>,
-    /// Tenants of which a submission's owner counts as a member by its login.
+    /// Tenants that count a submission's owner as a member by its login.
     pub(super) login_tenants: BTreeSet<String>,
     /// The counts of allocations before this command changed them; `None`: the allocation did not
     /// exist.
     pub(super) before: BTreeMap<AllocationId, Option<Counts>>,
-    /// What the indexes have of records that this command has changed since they were last updated;
+    /// The indexed facts of records that this command has changed since the last update of the indexes;
     /// `None`: the record did not exist.
     pub(super) nodes_before: BTreeMap<NodeId, Option<NodeFacts>>,
     pub(super) allocations_before: BTreeMap<AllocationId, Option<AllocationFacts>>,
     pub(super) domains_before: BTreeMap<DomainKey, Option<Arc<Domain>>>,
-    /// Of allocations that others depend on: what these knew of them before this command changed them.
+    /// The facts of allocations that others depend on, before this command changed them.
     pub(super) parents_before: BTreeMap<AllocationId, ParentFacts>,
     /// The places of allocations among those of their user and name before this command changed them;
     /// `None`: they had none.
@@ -93,9 +93,8 @@ impl Ledger {
         Some(allocation)
     }
 
-    /// The allocation and the rank of its share on this node: to change the share's phase and the
-    /// usage by this command, and nothing else. Watchers are sent these alone. `None`: it has no
-    /// share there.
+    /// The allocation and the rank of its share on this node: this command may change only the
+    /// share's phase and the usage, because watchers get nothing else. `None`: it has no share there.
     pub(super) fn share_mut(&mut self, context: &mut ApplyContext, id: AllocationId, node: &NodeId) -> Option<(&mut Allocation, u32)> {
         let known = self.allocations.get(&id)?;
         let rank = known.shares.rank_of(node)?;
@@ -103,7 +102,7 @@ impl Ledger {
         self.usage_mut(context, id).map(|allocation| (allocation, rank))
     }
 
-    /// The allocation: to change its usage by this command, and nothing else.
+    /// The allocation: this command may change only its usage.
     pub(super) fn usage_mut(&mut self, context: &mut ApplyContext, id: AllocationId) -> Option<&mut Allocation> {
         context.changed.usage(id, self.allocations.get(&id)?.revision);
         self.note_before(context, id);

@@ -3,8 +3,8 @@
 //!
 //! The leader commits it after it has read the archive back and followed every link up to there
 //! (`audit_archive` in `lattice-quorum`); `apply` checks neither. A checkpoint never moves back. It
-//! survives a recovery from a backup, because the backup has the same records up to there; only the
-//! archive's folder is another one afterwards.
+//! survives a recovery from a backup, because the backup has the same records up to there; afterwards,
+//! only the archive's folder differs.
 
 use super::state::AuditCheckpoint;
 use super::{Ledger, Outcome};

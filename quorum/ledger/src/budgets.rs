@@ -1,15 +1,15 @@
-//! The marks of budgets. That the use of a budget reaches one is an audit record, of which the
-//! leader sends notifications.
+//! The marks of budgets. When the use of a budget reaches a mark, the ledger makes an audit record,
+//! and the leader sends notifications of it.
 //!
 //! ```text
 //!   use, running work included ──80 %──▶ recorded ──100 %──▶ recorded
 //!                                ◀── below again: days leave the period, or the budget is changed
 //! ```
 //!
-//! The ledger keeps the marks that are recorded, so no leader records one twice. A change of a budget
-//! or of the period is compared with the use at once, everything else by the leader's clock: an end of
-//! work changes no sum, because running work counts up to now. A comparison costs the running work and
-//! the days of the tenants that have budgets.
+//! The ledger keeps the recorded marks, so no leader records one twice. After a change of a budget or of
+//! the period, the ledger compares at once; otherwise, the leader's clock starts the comparison. An end
+//! of work changes no sum, because running work counts up to now. A comparison reads the running work
+//! and the days of the tenants that have budgets.
 
 use super::signing::json;
 use super::usage::UsageOf;
@@ -49,8 +49,8 @@ impl Ledger {
         self.budget_marks.of_tenant(tenant).cloned().unwrap_or_default()
     }
 
-    /// The leader's clock: the tenants of which the use of a budget has reached a mark, or is below one
-    /// again, without a record of that; `None`: there are none.
+    /// For the leader's clock: the tenants that have reached a mark of a budget, or are below one again,
+    /// without a record of that; `None`: there are none.
     pub fn budgets_due(&self, now: Timestamp) -> Option<Action> {
         let now = now.max(self.time);
         let is_due = |tenant: &Tenant| {
@@ -104,7 +104,7 @@ impl Ledger {
         self.budget_marks.get(&tenant.name, budget).map(|reached| reached.mark)
     }
 
-    /// The tenant's use in the budget period; that of a tenant without budgets does not matter.
+    /// The tenant's use in the budget period; not computed for a tenant without budgets.
     fn used_in_period(&self, tenant: &Tenant, now: Timestamp) -> Used {
         if !tenant.has_budget() {
             return Used::default();

@@ -59,7 +59,7 @@ fn it_runs_when_every_node_is_prepared_and_its_nodes_are_free_when_they_say_so()
     assert_eq!(s.state(1), AllocationState::Staging);
     s.report(0, prepared(1, epoch));
     assert_eq!(s.state(1), AllocationState::Running);
-    // Only the head knows how it ended.
+    // Only the head knows how the work ended.
     s.report(1, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 0 } });
     assert_eq!(s.state(1), AllocationState::Running);
     s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 0 } });
@@ -241,7 +241,7 @@ fn a_claim_is_refused_if_the_one_before_it_in_its_queue_was() {
     assert!(matches!(s.act(Action::Claim(first)), Err(Refusal::Conflict { .. })));
     let second = after(&s, 2, 0, Some(1));
     assert_eq!(s.act(Action::Claim(second)), Err(Refusal::WaitsAhead { id: id(2), ahead: id(1) }));
-    // Once that has ended, or has nodes, it waits no more.
+    // Once allocation 1 has ended, or has nodes, the claim is granted.
     s.done(Action::Cancel { id: id(1), by: user(7) });
     s.done_claim(after(&s, 2, 0, Some(1)));
     s.done(Action::Cancel { id: id(2), by: user(7) });

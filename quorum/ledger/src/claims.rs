@@ -175,7 +175,7 @@ impl Ledger {
         Some(Conflict { node: claim.shares.first()?.node.clone(), holder: None, why })
     }
 
-    /// A conflict if its nodes are of more topology groups than the allocation may have.
+    /// A conflict if its nodes are in more topology groups than the allocation allows.
     fn of_too_many_groups(&self, allocation: &Allocation, claim: &Claim) -> Option<Conflict> {
         let Topology::AtMost(most) = allocation.spec.constraints.topology else { return None };
         let nodes = claim.shares.iter().filter_map(|share| self.nodes.get(&share.node));
@@ -185,7 +185,7 @@ impl Ledger {
         Some(Conflict { node: first.node.clone(), holder: None, why })
     }
 
-    /// A conflict if its nodes do not follow each other by their names, and the allocation asks for that.
+    /// A conflict if the allocation requests nodes with consecutive names, and its nodes do not have them.
     fn of_scattered_nodes(&self, allocation: &Allocation, claim: &Claim) -> Option<Conflict> {
         if allocation.spec.constraints.topology != Topology::Contiguous {
             return None;
@@ -197,7 +197,7 @@ impl Ledger {
     }
 
     /// The allocation on the node beside which the share policy allows no share of this one, and why.
-    /// Its holding may be live or leaving: as long as it is there, its processes may be.
+    /// A leaving holding counts, too: its processes may still be there.
     fn kept_apart(&self, allocation: &Allocation, node: &NodeId) -> Option<(AllocationId, String)> {
         let policy = self.limits.share_policy;
         self.holdings(node).iter().find_map(|held| {
@@ -229,7 +229,7 @@ impl Ledger {
         let held = self.holdings(id).iter();
         let leaving: Vec<Leaving> = held.filter(|h| !self.is_live(h.allocation, h.epoch)).map(leaves).collect();
         if self.holdings(id).is_empty() && self.nodes.get(id).is_some_and(|n| n.wipe.is_some()) {
-            // It may start.
+            // The wipe may start.
             context.changed.desired.insert(id.clone());
         }
         if self.nodes.get(id).is_some_and(|n| n.leaving != leaving)

@@ -32,7 +32,7 @@ use std::time::Duration;
 const TOGETHER_TIME: Duration = Duration::from_secs(60);
 /// If more than this percentage of all nodes, and more than [`TOGETHER_NODES`] nodes, are silent at
 /// once, none of them becomes Down. Nodes that were Down before this leader's term and have sent no
-/// heartbeat in it are not counted on either side.
+/// heartbeat in it count neither as silent nor among all nodes.
 const TOGETHER_PERCENT: usize = 20;
 const TOGETHER_NODES: usize = 2;
 
@@ -101,7 +101,7 @@ pub trait ClockedNodes {
     fn revision(&self) -> Revision;
     /// The nodes that changed at this revision or later.
     fn changed_since(&self, revision: Revision) -> impl Iterator<Item = &Node>;
-    /// What decides how long the node's silence is tolerated.
+    /// The node's use: it decides how long silence is tolerated.
     fn use_of(&self, node: &Node) -> NodeUse;
 }
 
@@ -163,8 +163,7 @@ pub struct Clocks {
     heartbeats: HashMap<NodeId, LastHeartbeat>,
     /// The health that agents reported, with their incarnation.
     health: HashMap<NodeId, (Incarnation, NodeHealth)>,
-    /// Number of nodes found to have fallen silent together, if too many: none of them becomes
-    /// Down.
+    /// Number of silent nodes that do not become Down, because too many fell silent together.
     pub held_back: usize,
     /// The witnesses of each silent node, with the time of their answer.
     witnessed: BTreeMap<NodeId, BTreeMap<NodeId, Duration>>,
@@ -178,19 +177,19 @@ pub struct Clocks {
     seen: Revision,
     /// Nodes to examine because of a heartbeat, a health report or a proposal.
     pending: BTreeSet<NodeId>,
-    /// Nodes whose silence may soon have an effect: at this time, or later if they were heard since.
+    /// Nodes with the time at which silence may have an effect; later if they were heard since.
     queue: BTreeSet<(Duration, NodeId)>,
-    /// Nodes that are silent for longer than that: examined each time.
+    /// Nodes that have been silent for longer than [`Limits::shortest`]: examined each time.
     silent: BTreeSet<NodeId>,
     /// Nodes whose latest health report is not a good one.
     unwell: BTreeSet<NodeId>,
-    /// How many nodes were registered at the last evaluation, and of how many the silence counts.
+    /// Numbers of nodes at the last evaluation: registered ones, and those whose silence counts.
     known: usize,
     counted: usize,
 }
 
 impl Clocks {
-    /// Starts.
+    /// Starts without any heartbeat.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -273,15 +272,15 @@ impl Clocks {
     fn live_state_changes(&self, node: &Node) -> Vec<NodeStateChange> {
         let health = self.health.get(&node.id).filter(|(of, _)| *of == node.incarnation).map(|(_, health)| health);
         let unwell = match health {
-            // After a hardware failure its hold makes it Down: see [`Self::failures`].
+            // After a hardware failure, a hold makes the node Down: see [`Self::failures`].
             Some(NodeHealth::Unwell { why, .. } | NodeHealth::Failed { why }) => Some(format!("{UNWELL}{why}")),
             Some(NodeHealth::Well) | None => None,
         };
         let drains = node.hold(HoldKind::Drain).is_some();
         match (node.state, unwell) {
             (NodeState::Ready, Some(why)) => vec![state_change(node, NodeState::Degraded, why)],
-            // It gets no new work anyway, and its drain must be able to complete: its reason says
-            // that it is not well.
+            // Only the reason changes: the node gets no new work anyway, and its drain must
+            // complete.
             (NodeState::Draining | NodeState::Drained, why) => {
                 let why = why.unwrap_or_default();
                 let is_news = health.is_some() && node.state_reason != why;
@@ -298,8 +297,8 @@ impl Clocks {
             }
             // A leader that has not received a health report yet keeps the previous state.
             (NodeState::Degraded, None) if health.is_none() && node.is_unwell() => Vec::new(),
-            // First heard again, even if it is unwell: in one command, so that nothing is placed on
-            // it in between.
+            // An unwell node becomes Ready, then Degraded: both in one command, so that nothing is
+            // placed on it in between.
             (NodeState::Degraded | NodeState::Down, unwell) => {
                 let again = state_change(node, NodeState::Ready, "heard again".to_owned());
                 let unwell = unwell.filter(|_| !drains).map(|why| state_change(node, NodeState::Degraded, why));
@@ -320,7 +319,7 @@ impl Clocks {
         let in_service = |state| matches!(state, NodeState::Ready | NodeState::Draining | NodeState::Drained);
         let came_back = is_expected(node) && !in_service(clock.last_state) && in_service(node.state);
         if clock.incarnation < node.incarnation || came_back {
-            // It has registered again, which counts as heard, although its heartbeat may still be
+            // The node has registered again. That counts as a heartbeat: its first one may still be
             // on the way.
             (clock.incarnation, clock.at, clock.has_heartbeat, clock.last_state) = (node.incarnation, now, true, node.state);
         }
@@ -336,8 +335,8 @@ impl Clocks {
         counts.then_some(clock.at)
     }
 
-    /// Takes the entries that may be due soon from the queue, and puts those back whose node was
-    /// heard since. Returns the others.
+    /// Removes the entries that may be due soon from the queue. Puts an entry back if its node was
+    /// heard since; returns the other nodes.
     fn overdue(&mut self, now: Duration) -> Vec<NodeId> {
         let shortest = self.limits.shortest();
         let (mut overdue, mut again) = (Vec::new(), Vec::new());
@@ -371,8 +370,8 @@ impl Clocks {
     }
 
     /// Examines the nodes for which something may have changed. Returns the state changes of nodes
-    /// that are not silent, and the silent nodes, with when they were last heard and how long their
-    /// silence is tolerated.
+    /// that are not silent, and the silent nodes, each with the time of its last heartbeat and its
+    /// time limits.
     fn examine<'a>(&mut self, now: Duration, nodes: &'a impl ClockedNodes) -> (Vec<NodeStateChange>, Vec<(&'a Node, Duration, Patience)>) {
         let mut ids = std::mem::take(&mut self.pending);
         ids.extend(nodes.changed_since(self.seen).map(|node| node.id.clone()));
@@ -444,7 +443,7 @@ impl Clocks {
                 NodeState::Ready | NodeState::Draining | NodeState::Drained => {
                     state_changes.push(state_change(node, NodeState::Degraded, reason()));
                 }
-                // Its own report is no longer the reason: from now on the reason is its silence.
+                // From now on the reason is its silence, and no longer its own report.
                 NodeState::Degraded if node.is_unwell() => state_changes.push(state_change(node, NodeState::Degraded, reason())),
                 NodeState::Degraded if !too_many(together(*at), all) && silence + WITNESS_LEAD_TIME > patience.all() => {
                     let ends = patience.all() + self.limits.cut_off_after;

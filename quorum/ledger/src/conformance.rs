@@ -131,8 +131,8 @@ impl Ledger {
         let revision = context.revision;
         if let Some(node) = self.node_mut(context, id) {
             node.conformance = Some(now);
-            // A claim for several nodes was based on their components, so it must not be valid any
-            // more.
+            // Invalidates proposed claims: a claim for several nodes may depend on their
+            // components.
             node.hold_revision = revision;
         }
     }
@@ -147,8 +147,8 @@ impl Ledger {
         due.into_iter().map(|(since, node)| Action::DriftOver { node: node.clone(), since: *since }).collect()
     }
 
-    /// If all shares of a claim must be in one conformance group: those whose group differs from
-    /// the first one's.
+    /// If all nodes of a claim must be in one conformance group: the nodes that are not in the group of
+    /// the first one.
     pub(super) fn of_other_groups(&self, allocation: &Allocation, claim: &Claim) -> Vec<Conflict> {
         if !allocation.spec.constraints.conformance {
             return Vec::new();

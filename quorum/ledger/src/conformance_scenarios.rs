@@ -45,7 +45,7 @@ fn a_change_is_drift_until_it_is_mended_or_accepted() {
 }
 
 #[test]
-fn what_comes_with_a_registration_is_known_as_soon_as_the_node_is_ready() {
+fn components_of_a_registration_are_known_when_the_node_becomes_ready() {
     let registers = |kernel: &str| Action::Register(Registration { conformance: Some(made_of(kernel)), ..registration(1, 1, 0, true) });
     let mut s = Story::new(1);
     let actions = |records: &[lattice_model::AuditRecord]| records.iter().map(|r| r.action).collect::<Vec<_>>();

@@ -27,7 +27,7 @@ use std::sync::Arc;
 /// them. Where the indices of two groups differ and have steps, each task counts as a range.
 pub(super) const NEWS_AT_ONCE_MAX: usize = if cfg!(test) { 16 } else { 20_000 };
 
-/// What a submitted group has to know of the tasks of a group that it follows.
+/// The tasks of a submitted group that correspond to tasks of one group that it follows.
 pub(super) struct AwaitedTasks {
     /// The group that it follows.
     of: AllocationId,
@@ -37,8 +37,8 @@ pub(super) struct AwaitedTasks {
     unmet: TaskSet,
 }
 
-/// Refuses `corresponding` between allocations that are not both task groups, or with too many that
-/// follow. `followers`: how many do.
+/// Refuses `corresponding` unless both allocations are task groups, and the parent has few enough
+/// `followers`.
 pub(super) fn may_correspond(is_group: bool, parent_is_group: bool, followers: usize) -> Result<(), DependencyRefusal> {
     if !is_group || !parent_is_group {
         return Err(DependencyRefusal::NotTaskGroups);
@@ -58,8 +58,8 @@ pub(super) fn follows_few(spec: &AllocationSpec) -> Result<(), Refusal> {
     }
 }
 
-/// Whether finding the tasks of another group that correspond to some of these costs as much as these
-/// are, and not only their ranges.
+/// Whether the search for corresponding tasks of another group looks at each task, and not only at each
+/// range.
 fn is_walked(indices: &TaskIndices, others: &TaskIndices) -> bool {
     indices != others && indices.runs().iter().any(|run| run.step > 1)
 }
@@ -80,7 +80,7 @@ fn delivery_cost(indices: &TaskIndices, others: &TaskIndices, news: &EndedNews) 
     cost.max(1)
 }
 
-/// What its tasks wait for, if none of them has run, and none will.
+/// The end of a group whose tasks are all unmet: names a parent that did not succeed, or else the first.
 pub(super) fn unmet_reason(ledger: &Ledger, group: &Allocation) -> Option<EndReason> {
     let parents = group.dependencies.iter().flat_map(|all| &all.parents);
     let corresponding = parents.filter(|parent| parent.condition == DependencyCondition::Corresponding);
@@ -93,7 +93,7 @@ pub(super) fn unmet_reason(ledger: &Ledger, group: &Allocation) -> Option<EndRea
 }
 
 impl Ledger {
-    /// What a submission has to know of the tasks of the groups that it follows.
+    /// The tasks of a submission that correspond to tasks of the groups that it follows, by group.
     pub(super) fn tasks_awaited(&self, spec: &AllocationSpec) -> Vec<AwaitedTasks> {
         let Some(own) = spec.tasks.as_deref() else { return Vec::new() };
         let followed = spec.depends_on.iter().filter(|dependency| dependency.condition == DependencyCondition::Corresponding);
@@ -115,7 +115,7 @@ impl Ledger {
         Some(AwaitedTasks { of, awaited, unmet })
     }
 
-    /// The group was submitted just now: its tasks wait for what they correspond to.
+    /// The group was submitted just now: its tasks wait for their counterparts.
     pub(super) fn await_tasks(&mut self, context: &mut ApplyContext, id: AllocationId, all: &[AwaitedTasks]) {
         if all.is_empty() {
             return;
@@ -129,7 +129,7 @@ impl Ledger {
         }
     }
 
-    /// The group learns of the ends of that group's tasks from now on, if tasks of it wait for them.
+    /// From now on, group `id` learns which tasks of group `of` end, if any of its tasks wait for them.
     pub(super) fn follow_tasks(&mut self, context: &mut ApplyContext, of: AllocationId, id: AllocationId) {
         if self.task_groups.get(&id).is_some_and(|tasks| tasks.awaits(of))
             && let Some(tasks) = self.tasks_mut(context, of)
@@ -184,7 +184,7 @@ impl Ledger {
         own.zip(spec.tasks.as_deref()).is_some_and(|(own, others)| is_walked(&others.indices, &own.indices))
     }
 
-    /// A group learns which tasks of that group have ended. Returns what that cost.
+    /// Group `id` learns which tasks of group `of` have ended. Returns the cost.
     fn deliver(
         &mut self,
         context: &mut ApplyContext,

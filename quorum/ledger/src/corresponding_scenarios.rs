@@ -1,4 +1,4 @@
-//! Scenarios and properties of task groups whose tasks wait for those of other groups.
+//! Scenarios and properties of task groups whose tasks wait for tasks of other groups.
 
 use super::properties::scans::invariant_indexes_equal_scans;
 use super::scenarios::{SIZE, Story, id, node, spec, user};
@@ -92,7 +92,7 @@ fn lane(s: &mut Story, number: u128, on: u8) -> Option<Lane> {
     ended(s, lane, TaskOutcome::Exited(0))
 }
 
-/// What the lane holds ends in this way, and it gets another task. `None`: it has ended, and left its node.
+/// The lane's task ends in this way, and the lane gets another one. `None`: the lane has ended, and left its node.
 fn ended(s: &mut Story, lane: Lane, outcome: TaskOutcome) -> Option<Lane> {
     let Lane { id: allocation, epoch, on, held } = lane;
     let report = LaneReport { ended: vec![EndedTasks { outcome, tasks: held }], mean_us: 0, returned: None };
@@ -150,7 +150,7 @@ fn a_group_none_of_whose_tasks_can_begin_ends_with_the_reason_and_so_does_what_f
 }
 
 #[test]
-fn what_has_ended_before_the_submission_counts() {
+fn tasks_that_ended_before_the_submission_count() {
     let mut s = Story::new(1);
     submit(&mut s, 1, "0-3", &[]);
     let first = lane(&mut s, 1, 0).unwrap();
@@ -243,7 +243,7 @@ fn a_long_chain_is_given_up_in_several_commands() {
 
 #[derive(Clone, Debug)]
 enum Move {
-    /// The lane of this group ends what it holds.
+    /// The lane of this group ends its task.
     End {
         of: usize,
         fails: bool,
@@ -280,7 +280,7 @@ fn some_indices() -> impl Strategy<Value = TaskIndices> {
     run.prop_map(|(first, count, step)| TaskIndices::new([IndexRun { first, last: first + (count - 1) * step, step }]).unwrap())
 }
 
-/// On which of the three groups each one depends.
+/// The groups on which each of the three depends.
 const PARENTS: [&[u128]; 3] = [&[], &[1], &[1, 2]];
 
 struct World {

@@ -14,7 +14,7 @@ fn dag_id(number: u128) -> DagId {
     DagId(Uuid::from_u128(number << 96 | number))
 }
 
-/// Steps by their numbers, which are those of their allocations, with what they depend on.
+/// A DAG of steps, each with the number of its allocation and its dependencies.
 fn dag(steps: &[(u128, &[(u128, DependencyCondition)])]) -> DagSubmission {
     let step = |(number, on): &(u128, &[(u128, DependencyCondition)])| {
         let depends_on = on.iter().map(|(number, condition)| Dependency { on: id(*number), condition: *condition }).collect();
@@ -47,7 +47,7 @@ fn users_limit(users: UserLimitsChange, dag_size: Option<u32>) -> Action {
     LimitsChange { users, dag_size, ..LimitsChange::default() }.by("root")
 }
 
-/// What a dry run and a submission say, which is the same.
+/// The refusal of a submission; a dry run says the same.
 fn refused(s: &mut Story, number: u128, dag: DagSubmission) -> String {
     let before = s.ledger.allocations().count();
     let dry = s.ledger.admits_dag(&user(7), &dag, &[].into(), s.now()).unwrap_err();
@@ -90,7 +90,7 @@ fn a_failure_runs_its_branch_and_the_other_branch_is_cancelled() {
     let place = second.dag.as_deref().unwrap();
     assert_eq!((place.dag, place.number, place.name.as_str(), second.spec.env["A"].as_str()), (dag_id(1), 1, "s2", "1"));
     assert_eq!((state(&s.ledger, 1), second.waits()), (AllocationState::Running, false));
-    // The first answer was lost; and somebody uses the id again.
+    // A repetition whose first answer was lost; then another DAG with the same id.
     assert_eq!(s.act(submission(1, flow.clone())), Ok(Outcome::Done));
     let other = DagSubmission { name: "other".into(), ..flow };
     assert_eq!(s.act(submission(1, other)), Err(Refusal::DagExists { id: dag_id(1) }));
@@ -112,13 +112,13 @@ fn a_dag_has_failed_if_a_step_failed_and_no_other_step_was_there_for_that() {
     runs_and_exits(&mut s, 3, 0);
     assert_eq!(ends(&s.ledger, 1), [Some(StepEnd::Failed), Some(StepEnd::Cancelled), Some(StepEnd::Completed)]);
     assert_eq!(state(&s.ledger, 1), AllocationState::Failed);
-    // What is there for a failure fails itself.
+    // The step that handles a failure fails itself.
     s.done(submission(2, dag(&[(11, &[]), (12, &[(11, Failure)])])));
     runs_and_exits(&mut s, 11, 1);
     assert_eq!(state(&s.ledger, 2), AllocationState::Running);
     runs_and_exits(&mut s, 12, 1);
     assert_eq!((ends(&s.ledger, 2), state(&s.ledger, 2)), (vec![Some(StepEnd::Caught), Some(StepEnd::Failed)], AllocationState::Failed));
-    // Somebody cancels the step that was there for it.
+    // Somebody cancels the step that handles a failure.
     s.done(submission(3, dag(&[(21, &[]), (22, &[(21, Any)])])));
     runs_and_exits(&mut s, 21, 1);
     s.done(Action::Cancel { id: id(22), by: user(7) });
@@ -164,7 +164,7 @@ fn all_steps_are_submitted_or_none() {
             id(9)
         )
     );
-    // What comes later in the list does not exist yet: so there are no cycles.
+    // A later step does not exist yet, so there are no cycles.
     let later = refused(&mut s, 1, dag(&[(1, &[(2, Success)]), (2, &[])]));
     assert!(later.starts_with("step \"s1\": it cannot depend on allocation"), "{later}");
     let itself = refused(&mut s, 1, dag(&[(1, &[(1, Success)])]));
@@ -212,7 +212,7 @@ fn the_size_of_a_dag_and_what_its_user_may_have_waiting_are_limited() {
 #[test]
 fn a_cancelled_dag_ends_from_its_end_and_over_several_commands() {
     let mut s = Story::new(1);
-    // Each may begin as soon as the one before has ended in any way.
+    // Each step may begin as soon as the one before has ended in any way.
     let chain: Vec<(u128, Vec<(u128, DependencyCondition)>)> =
         (1..=20).map(|number| (number, if number == 1 { vec![] } else { vec![(number - 1, Any)] })).collect();
     let steps: Vec<(u128, &[(u128, DependencyCondition)])> = chain.iter().map(|(number, on)| (*number, on.as_slice())).collect();

@@ -3,13 +3,13 @@
 //! ```text
 //!   SubmitDag ──every step is admissible──▶ an allocation for each step, and the DAG's record
 //!       ╰──one is not──▶ Refusal::DagStep, nothing is submitted
-//!   a step ends ──▶ how, in the DAG's record          a step's record is dropped ──▶ one less; with the last, the DAG's is dropped
+//!   a step ends ──▶ noted in the DAG's record         a step's record is dropped ──▶ one less; with the last, the DAG's is dropped
 //!   CancelDag ──▶ `cancelling` ──each command: some steps, the last ones first──▶ all have ended
 //! ```
 //!
 //! The dependencies between the steps are those of their allocations ([`super::dependencies`]). The
-//! record adds what these cannot have: that they were submitted together, under which names, and what
-//! has become of those whose own records have been dropped.
+//! DAG's record adds that the steps were submitted together, their names, and how those ended whose
+//! own records have been dropped.
 //!
 //! A step that runs could keep the record of a large DAG for long, so the records of all DAGs have a
 //! bound, and those of one user a smaller one.
@@ -66,7 +66,7 @@ pub struct DagSummary {
     pub name: String,
     pub owner: Principal,
     pub submitted_at: Timestamp,
-    /// How many steps have ended in which way.
+    /// The number of steps by how they ended.
     pub counts: StepCounts,
 }
 
@@ -77,7 +77,7 @@ pub struct DagStatus {
     pub dag: Dag,
     /// See [`Ledger::dag_tenant`].
     pub tenant: String,
-    /// Of each step, in the order of the record.
+    /// The states of the steps, in the order of the record.
     pub steps: Vec<StepStatus>,
 }
 
@@ -88,8 +88,8 @@ pub struct StepStatus {
     pub state: AllocationState,
     /// Why it ended, or is in the queue again; `None`: neither, or its record was dropped.
     pub reason: Option<EndReason>,
-    /// The name of each allocation that is no step of the DAG and that it depends on, as far as its
-    /// record has it.
+    /// The names of the allocations outside the DAG that it depends on; empty if its record was
+    /// dropped.
     pub others: BTreeMap<AllocationId, String>,
 }
 
@@ -102,7 +102,7 @@ impl Ledger {
         submission: &DagSubmission,
     ) -> Result<Outcome, Refusal> {
         if let Some(there) = self.dags.get(id) {
-            // The whole specifications of its steps may be much larger than the submission.
+            // Compares digests, because the whole specifications may be much larger than the submission.
             let same = there.owner == *owner && there.digest == digest_of(submission)?;
             return if same { Ok(Outcome::Done) } else { Err(Refusal::DagExists { id }) };
         }
@@ -120,7 +120,7 @@ impl Ledger {
         let detail = format!("DAG {id} ({}) with {}", record.name, counted(record.steps.len(), "step"));
         self.dags.insert(record);
         self.record(context, &owner.name, AuditAction::DagSubmitted, Subject::default(), detail);
-        // All of them follow what they depend on before one ends: an end may drop other records.
+        // All steps follow their parents before one ends: an end may drop other records.
         for step in &submission.steps {
             self.follow_parents(context, step.allocation);
         }
@@ -264,7 +264,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// An allocation has ended: how, in the record of its DAG.
+    /// Records in its DAG how an allocation ended.
     pub(super) fn note_step_end(&mut self, id: AllocationId) {
         let Some(allocation) = self.allocations.get(&id) else { return };
         let Some(StepOf { dag, number, .. }) = allocation.dag.as_deref() else { return };
@@ -282,8 +282,8 @@ impl Ledger {
         }
     }
 
-    /// Whether it was for the failure of something that succeeded, or depends on a step of its DAG that
-    /// was not needed, or whose failure is caught.
+    /// Whether a step that ended unmet was not needed: it waited for a failure and its parent succeeded, or
+    /// it depends on a step of its DAG that was not needed or whose failure is caught.
     fn is_not_needed(&self, ended: &Allocation) -> bool {
         let Some(EndReason::DependencyUnmet { on, condition, state, .. }) = &ended.reason else { return false };
         if *condition == DependencyCondition::Failure && *state == AllocationState::Completed {
@@ -298,7 +298,7 @@ impl Ledger {
         })
     }
 
-    /// If nothing of it is left to end, nothing changes (success).
+    /// Succeeds without a change if all steps have ended or are being cancelled.
     pub(super) fn cancel_dag(&mut self, context: &mut ApplyContext, id: DagId, by: &Principal) -> Result<Outcome, Refusal> {
         let Some(dag) = self.dags.get(id) else {
             return Err(Refusal::NoSuchDag { key: id.to_string() });
@@ -316,8 +316,8 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// After a command: ends steps of DAGs that are being cancelled, up to a number. The last ones come
-    /// first, so that none begins because another one has ended.
+    /// After a command: ends a bounded number of steps of DAGs that are being cancelled. The last steps
+    /// end first, so that none begins because another one has ended.
     pub(super) fn cancel_steps(&mut self, context: &mut ApplyContext) {
         let mut left = CANCELLED_AT_ONCE_MAX;
         while left > 0 {
@@ -356,8 +356,8 @@ impl Ledger {
         Err(Refusal::AmbiguousDag { key: key.to_owned(), candidates })
     }
 
-    /// The tenant of all steps of a DAG whose records are kept; empty: they are of several, of none, or of a former
-    /// tenant of the name. Its admins may act on the DAG.
+    /// The tenant of all steps whose records are kept; empty: the steps have several tenants, none, or a former
+    /// one of the same name. The tenant's admins may act on the DAG.
     pub fn dag_tenant(&self, dag: &Dag) -> &str {
         let known = dag.steps.iter().filter_map(|step| self.allocations.get(&step.allocation));
         let mut tenants = known.map(|allocation| self.administered_tenant(allocation));
@@ -406,7 +406,7 @@ impl Ledger {
     }
 }
 
-/// What the steps before one depend on.
+/// The steps before one, and what they depend on.
 #[derive(Default)]
 struct Earlier {
     parents: BTreeMap<AllocationId, EarlierStep>,
@@ -418,7 +418,7 @@ struct Earlier {
 
 struct EarlierStep {
     name: String,
-    /// On how many others it depends.
+    /// How many allocations it depends on.
     parents: usize,
     is_task_group: bool,
     /// See [`is_group`].

@@ -13,15 +13,15 @@
 //!
 //! The bound is memory and not a number: 10,000 records would be ten seconds of 1,000 ends a
 //! second. 256 MiB, the default, are 150,000 plain records (1.7 KB each) or 25,000 with an
-//! environment of 8 KB; at usual rates these are days. More memory is more time in which a member
-//! starts from a snapshot. Where the memory cuts `ended_kept` short, [`EndedStatus`] says so. A record
+//! environment of 8 KB; at usual rates these are days. With more memory, a member takes longer to start
+//! from a snapshot. Where the memory cuts `ended_kept` short, [`EndedStatus`] says so. A record
 //! stays whole until it is dropped: a repeated submission must find the spec that it is compared
 //! with, or the work would run a second time.
 //!
-//! Accounting is not concerned: at its end an allocation is copied to where ended work waits for the store
-//! (see `ended_work.rs`).
+//! Accounting does not need these records: when an allocation ends, a record for the accounting store is
+//! made (see `ended_work.rs`).
 //!
-//! A record that is dropped in the entry that changed it is published all the same
+//! A record that the same log entry changes and drops is still published
 //! ([`super::Changed::dropped`]): otherwise a watcher would never learn of the end.
 //!
 //! The sizes decide what is dropped, so every member must count the same: see
@@ -81,17 +81,17 @@ impl EndedLimitsChange {
 /// How much ended work is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedStatus {
-    /// When.
+    /// The time of this status.
     pub at: Timestamp,
     /// The limits.
     pub limits: EndedLimits,
-    /// Number of ended allocations that have their records.
+    /// Number of ended allocations whose records are kept.
     pub count: u64,
     /// Size of these records, in bytes.
     pub bytes: u64,
     /// When the oldest of them ended; `None`: there is none.
     pub oldest: Option<Timestamp>,
-    /// Those that have been dropped.
+    /// Which records have been dropped.
     pub forgotten: Forgotten,
 }
 
@@ -110,9 +110,9 @@ impl EndedStatus {
 /// Why a record is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// All records are larger than `ended_memory`.
+    /// All records together are larger than `ended_memory`.
     Memory,
-    /// Its user's records or scripts are more than a limit of users allows.
+    /// Its user has more records or scripts than a limit allows.
     UserLimit,
     /// It ended more than `ended_kept` ago.
     Age,
@@ -161,8 +161,8 @@ impl Ledger {
         }
     }
 
-    /// Drops records until all fit in the memory for them. After the limit was lowered, each end drops
-    /// some of those that are too much: as many bytes as it added at least, so that they never grow.
+    /// Drops records until all fit in the memory for them. After the limit was lowered, one end drops
+    /// only a part of the surplus: at least as many bytes as it added, so that the total never grows.
     fn fit_ended(&mut self, context: &mut ApplyContext, added: u64) {
         let most = self.limits.ended.memory_bytes;
         let begin = self.counted(context).history_bytes;
@@ -181,17 +181,15 @@ impl Ledger {
         }
     }
 
-    /// Whether its record must be kept: a node holds a part of itself for it, or a node of a recovered
-    /// quorum may still report it as running (without the record, that report would bring it back),
-    /// others that depend on it have to learn of its end or of those of its tasks, or it is a task group
-    /// that has lanes, or a scaled service that has replicas.
+    /// Whether its record must be kept: the figure of the module has the reasons. Without the record, a
+    /// report after a recovery that it runs would bring it back.
     pub(super) fn is_referred_to(&self, id: AllocationId) -> bool {
         let may_be_reported = self.recovery.as_ref().is_some_and(|recovery| recovery.pending.contains(&id));
         let has_news = self.task_groups.get(&id).is_some_and(|tasks| tasks.has_news());
         self.holdings.has_any_of(id) || may_be_reported || self.dependents.has_any_of(id) || self.has_lanes(id) || has_news
     }
 
-    /// Memory of the tasks of a group; 0 of other allocations.
+    /// Memory of the tasks of a group; 0 for other allocations.
     pub(super) fn tasks_bytes(&self, id: AllocationId) -> usize {
         self.task_groups.get(&id).map_or(0, |tasks| tasks.bytes())
     }

@@ -1,10 +1,10 @@
-//! How long the records of ended allocations are kept, and what of them has been dropped.
+//! How long the records of ended allocations are kept, and which have been dropped.
 
 use lattice_model::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// How long the records of ended allocations are kept, and in how much memory. The memory is what
-/// counts: if the records of that time do not fit, older ones are dropped before it is over.
+/// How long the records of ended allocations are kept, and in how much memory. The memory has
+/// priority: if it is full, the oldest records are dropped before that time is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedLimits {
     /// How long, in milliseconds. Within [`Self::KEPT_MS`].
@@ -31,8 +31,8 @@ impl Default for EndedLimits {
     }
 }
 
-/// Of which ended allocations the records were dropped. The times are those of their ends; `None`:
-/// of no allocation.
+/// Which records of ended allocations were dropped. The times are those of the ends; `None`: no
+/// record was dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Forgotten {
     /// The latest end. Every allocation that ended later has its record.

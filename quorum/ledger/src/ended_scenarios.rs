@@ -67,7 +67,7 @@ fn a_flood_of_ends_drops_the_oldest_of_its_own_user_when_the_memory_is_full() {
     let kept = there(&s);
     assert_eq!(kept, (501..count + 500).collect::<Vec<u128>>(), "the newest");
     assert!((0..5).all(|number| is_there(&s, number)), "the flood is another's");
-    // Large ones drop as many as they need, and a copy drops the same.
+    // A large record drops as many others as it needs space, and a copy of the ledger drops the same.
     s.ledger = s.ledger.clone();
     let argv = vec!["x".repeat(60_000)];
     end_with(&mut s, 1_000_000, 7, AllocationSpec { entrypoint: Entrypoint::Command { argv }, ..spec(1, RequeuePolicy::Never, 0) });
@@ -112,9 +112,9 @@ fn a_limit_of_a_user_takes_effect_when_the_next_allocation_ends() {
     assert_eq!(left, [151, 52, 10]);
 }
 
-/// Neither the limit of the user nor a week drops it: the record shows what the node still has.
+/// Neither the user's limit nor a week drops the record: it shows what the node still has.
 #[test]
-fn what_a_node_still_holds_is_kept() {
+fn a_record_is_kept_while_a_node_holds_a_share() {
     let mut s = Story::new(2);
     s.done(history_limit(QuotaChange::AtMost(3)));
     let run = |s: &mut Story, number: u128, on: u8| {
@@ -140,9 +140,9 @@ fn what_a_node_still_holds_is_kept() {
     assert!(!is_there(&s, 2) && s.ledger.has_right_counts());
 }
 
-/// A fenced holding keeps it as well, until its node is removed.
+/// A fenced holding keeps the record as well, until its node is removed.
 #[test]
-fn what_a_removed_node_held_is_not_kept() {
+fn a_record_is_not_kept_for_a_removed_node() {
     let mut s = Story::new(2);
     s.done(history_limit(QuotaChange::AtMost(0)));
     s.submit(1, 1, RequeuePolicy::Never, 0);
@@ -169,7 +169,7 @@ fn an_end_is_published_even_if_the_user_keeps_no_history() {
     (1..=6).for_each(|number| s.submit(number, 1, RequeuePolicy::Never, 0));
     let epoch = s.claimed(6, &[0]);
     s.report(0, ReportItem::Prepared { allocation: id(6), epoch });
-    // All in one entry, which drops them again.
+    // One log entry ends all of them, and drops them again.
     let revision = Revision(s.ledger.revision().0 + 1);
     let mut changed = Changed::default();
     let cancels = (1..=5).map(|number| Action::Cancel { id: id(number), by: user(7) });
@@ -190,7 +190,7 @@ fn an_end_is_published_even_if_the_user_keeps_no_history() {
 fn a_repeated_submission_of_ended_work_does_not_run_again_within_a_flood() {
     let mut s = Story::new(0);
     end_of(&mut s, 1, 7);
-    // Of another user, more than one could keep before.
+    // More records of another user than one user could keep before.
     (1000..2200).for_each(|number| end_of(&mut s, number, 8));
     let again = Action::Submit { id: id(1), spec: Box::new(spec(1, RequeuePolicy::Never, 0)), owner: user(7), claim: None };
     s.done(again);
@@ -198,7 +198,7 @@ fn a_repeated_submission_of_ended_work_does_not_run_again_within_a_flood() {
 }
 
 #[test]
-fn ended_work_is_kept_for_the_time_that_is_set() {
+fn ended_work_is_kept_for_the_configured_time() {
     let mut s = Story::new(0);
     assert_eq!(status(&s).limits, EndedLimits { kept_ms: KEPT_MS, memory_bytes: 4 << 20 });
     let records = s.acted(kept_for(HOUR_MS));
@@ -219,7 +219,7 @@ fn ended_work_is_kept_for_the_time_that_is_set() {
     assert_eq!((now.count, now.oldest), (3, Some(second)));
     assert_eq!(now.forgotten, Forgotten { until: Some(first), too_early_until: None });
     assert!(!now.is_cut_short());
-    // A longer time concerns what is there, and a shorter one takes effect with the next ends, in steps.
+    // A longer time applies to existing records; a shorter one takes effect with the next ends, in steps.
     s.done(kept_for(3 * HOUR_MS));
     s.pass(HOUR_MS);
     (1000..1240).for_each(|number| end_of(&mut s, number, 9));
@@ -271,11 +271,11 @@ fn memory_that_cuts_the_time_short_says_so_until_the_time_is_over() {
     assert!(now.is_cut_short() && now.bytes <= now.limits.memory_bytes && now.bytes + 70_000 > now.limits.memory_bytes, "{now:?}");
     assert_eq!(now.forgotten, Forgotten { until: Some(ends[0]), too_early_until: Some(ends[0]) });
     assert_eq!((now.count, now.oldest), (ends.len() as u64 - 1, Some(ends[1])));
-    // It is part of a snapshot.
+    // The status survives a snapshot.
     let restored: Ledger = rmp_serde::from_slice(&rmp_serde::to_vec_named(&s.ledger).unwrap()).unwrap();
     assert_eq!(restored.ended_status(s.now()), now);
     s.ledger = restored;
-    // What ended so long ago would not be there any more with enough memory either.
+    // With enough memory, work that ended so long ago would be gone, too.
     s.pass(KEPT_MS);
     assert!(!status(&s).is_cut_short());
     end_with(&mut s, 1000, 7, large());
@@ -298,7 +298,7 @@ fn a_lowered_limit_of_the_memory_drops_some_with_each_end() {
         assert_eq!(now.count, last.count - 99);
         last = now;
     }
-    // It has as many bytes as 400 others.
+    // Its record has as many bytes as 400 others.
     let text = format!("#!/bin/sh\n{}", "x".repeat(700_000));
     let entrypoint = Entrypoint::Script { text: text.into(), args: vec![] };
     end_with(&mut s, 1502, 7, AllocationSpec { entrypoint, ..spec(1, RequeuePolicy::Never, 0) });

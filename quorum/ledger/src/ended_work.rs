@@ -7,23 +7,23 @@
 //!                          forgotten up to it ◀──Account── the store
 //! ```
 //!
-//! Nothing is kept before the first `Account`: a cluster without a store pays for numbers alone. From then
-//! on every end is kept until the store has confirmed it, or until the memory for them is full (64 MiB):
-//! then the oldest are dropped and counted, and the audit log says when that began.
+//! Before the first `Account`, ends are only numbered, so a cluster without a store needs no memory for
+//! them. From then on every end is kept until the store has confirmed it. When the memory for ends (64 MiB)
+//! is full, the oldest are dropped and counted, and the audit log says when that began.
 //!
 //! The record is made when the allocation ends, so the limits of ended allocations (`ended.rs`) do not
-//! concern it: their records may be dropped before the store has this one.
+//! apply to it: the allocation itself may be dropped before the store has the record.
 //!
-//! What a record says of use is what was added to the buckets of use (`usage.rs`), over all claims of the
-//! allocation. An allocation may have many claims, and its own record keeps the latest alone; so the sum
-//! of its former claims is kept here until it ends.
+//! The use in a record is what all claims of the allocation added to the buckets of use (`usage.rs`). The
+//! allocation itself keeps only its latest claim, so the sum of the former claims is kept here until it
+//! ends.
 //!
-//! A correction of a record's project and tags is numbered as an end is, and goes the same way: exactly once, after
-//! the record, and on the audit log. The buckets of use keep what they have. While the store lacks so much that half of
-//! the memory is full, corrections are refused: they must not push out ends.
+//! A correction of a record's project and tags is numbered like an end, and the store gets it exactly once, after
+//! the record. The audit log has it, too. It does not change the buckets of use. While the ends and corrections that
+//! wait fill half of the memory, new corrections are refused: they must not push out ends.
 //!
 //! After a recovery from a backup the numbers continue far beyond those of the backup: the store may have
-//! numbers that the lost quorum gave, and what it has is never given again under another meaning.
+//! numbers that the lost quorum assigned, and no number may get a second meaning.
 
 use super::updates::{changed_tags, project_text, tags_text};
 use super::{ApplyContext, Ledger, Outcome, Subject};
@@ -45,7 +45,7 @@ pub(super) const ENDED_WORK_BYTES_MAX: usize = if cfg!(test) { 256 * 1024 } else
 /// The lease of the agent that writes to the accounting store.
 pub const ACCOUNTING_LEASE: &str = "accounting";
 
-/// How far accounting is.
+/// The progress of accounting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EndsStatus {
     /// What the store has confirmed; `None`: there is no store now.
@@ -65,7 +65,7 @@ pub struct Correction {
     pub work: EndedWork,
     /// Its project from then on; empty: none. `None`: it keeps its own.
     pub project: Option<String>,
-    /// The tags that get other values; an empty value removes the tag. The others stay.
+    /// The tags to change; an empty value removes the tag. Other tags stay.
     pub tags: BTreeMap<String, String>,
 }
 
@@ -78,12 +78,12 @@ impl Correction {
 }
 
 impl Ledger {
-    /// Ended work that waits and has a higher number than this one, in the order of the ends.
+    /// Ended work that waits for the store and has a higher number than this, in the order of the ends.
     pub fn ended_work_after(&self, sequence: u64) -> impl Iterator<Item = &Arc<EndedWork>> {
         self.ends.after(sequence)
     }
 
-    /// How far accounting is.
+    /// The progress of accounting.
     pub fn ends_status(&self) -> EndsStatus {
         EndsStatus {
             accounted: self.ends.accounted(),
@@ -119,8 +119,8 @@ impl Ledger {
         self.push_ended_work(context, work);
     }
 
-    /// Gives the store a correction of a record that it has. A repetition changes nothing while the first one waits, and is
-    /// the same correction once more after that.
+    /// Gives the store a correction of a record that it has. While the correction waits, a repetition changes nothing;
+    /// later, it is another correction with the same content.
     pub(super) fn correct_ended_work(
         &mut self,
         context: &mut ApplyContext,
@@ -151,7 +151,7 @@ impl Ledger {
         check_project_and_tags(&next.project, &next.tags).map_err(|error| Refusal::Malformed { why: error.to_string() })?;
         let mut changes = Vec::new();
         if next.project != now.project {
-            // An operator may name what is not registered any more, and whom a project has lost since.
+            // An operator may name a project that is no longer registered, or that the owner has left.
             if !as_operator {
                 self.admits_to_project(&tenant, &next.project, &owner)?;
             }
@@ -179,8 +179,8 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Whose work a record is of, and the tenant whose admins it concerns (empty: none). Where the ledger still has the
-    /// work, that decides, and not what the agent says.
+    /// The owner of a record's work, and the tenant whose admins may correct it (empty: none). If the ledger still has
+    /// the allocation, the allocation decides, and not the record that the agent sent.
     fn owner_and_tenant(&self, work: &EndedWork) -> (Principal, String) {
         if let Some(allocation) = self.allocations.get(&work.allocation) {
             return (allocation.owner.clone(), self.administered_tenant(allocation).to_owned());
@@ -198,7 +198,7 @@ impl Ledger {
         }
     }
 
-    /// The agent's store has everything up to a number, which may be the one that it had. The first store of
+    /// The agent's store has everything up to a number, perhaps the same as before. The first store of
     /// the cluster, or the first after a move, gets all further ends.
     pub(super) fn account(
         &mut self,
@@ -223,7 +223,7 @@ impl Ledger {
         let sequence = match self.ends.store {
             StoreState::Current(now) if now.store != store => return Err(Refusal::OtherStore { store: now.store }),
             StoreState::Open { former: Some(former) } if former == store => return Err(Refusal::FormerStore { store }),
-            // A repetition, or a store that was restored from a copy: what is forgotten is gone.
+            // A repetition, or a store that was restored from a copy: forgotten ends cannot be sent again.
             StoreState::Current(now) => now.sequence.max(sequence),
             StoreState::Unseen | StoreState::Open { .. } => {
                 let detail = format!("store {store}, which has everything up to number {sequence} of {}", self.ends.last);
@@ -237,9 +237,9 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// The next store that asks gets all further ends, and those that wait. Without `force` only if none
-    /// waits: the present store may have some that it has not confirmed, and would have them as well then.
-    /// With `force` and without a store, the one that accounting was moved away from may go on.
+    /// The next store that asks gets all waiting and further ends. Without `force`, a move is refused while ends
+    /// wait: the present store may have some that it has not confirmed, and then both stores would have them.
+    /// With `force` and no present store, the store that accounting was moved away from may continue.
     pub(super) fn move_accounting(&mut self, context: &mut ApplyContext, by: &str, force: bool) -> Result<Outcome, Refusal> {
         let waiting = self.ends.waiting_count();
         let (former, detail) = match self.ends.store {
@@ -299,7 +299,7 @@ fn ended_work(allocation: &Allocation, sum: UsedSoFar, sequence: u64, context: &
     }
 }
 
-/// The task group, scaled service or DAG of which it is a part.
+/// The task group, scaled service or DAG that it is a part of.
 fn part_of(allocation: &Allocation) -> Option<Uuid> {
     let group = allocation.lane.map(|lane| lane.group.0);
     let service = allocation.replica.as_deref().map(|replica| replica.service.0);

@@ -44,7 +44,7 @@ fn cancel(number: u128) -> Action {
     Action::Cancel { id: id(number), by: user(7) }
 }
 
-/// Submits an allocation and cancels it; returns what the cancel recorded.
+/// Submits an allocation and cancels it; returns the audit records of the cancel.
 fn end(s: &mut Story, number: u128) -> Vec<AuditRecord> {
     submit(s, number, spec(1, RequeuePolicy::Never, 0));
     s.acted(cancel(number))
@@ -80,7 +80,7 @@ fn nothing_is_kept_before_a_store_has_been_seen_and_every_end_from_then_on() {
     assert_eq!(waiting(&s), [3, 4]);
     assert_eq!(s.ledger.ended_work_after(3).map(|work| work.allocation).collect::<Vec<_>>(), [id(4)]);
     assert_eq!(s.ledger.ends_status(), EndsStatus { accounted: Some(until(1, 0)), ended: 4, waiting: 2, dropped: 0 });
-    // It confirms one of them, twice, and a late message with less changes nothing.
+    // The store confirms ends, twice, and a late message with a lower number changes nothing.
     for sequence in [3, 3, 1] {
         assert!(s.acted(account(1, sequence, token)).is_empty());
         assert_eq!((waiting(&s), s.ledger.ends_status().accounted), (vec![4], Some(until(1, 3))));
@@ -209,11 +209,11 @@ fn a_correction_is_numbered_recorded_and_given_to_the_store_and_only_who_may_cha
     let want = EndedWork { sequence: 2, project: "higgs".into(), tags, corrects: Some(1), ..work.clone() };
     assert_eq!(s.ledger.ended_work_after(0).map(|work| (**work).clone()).collect::<Vec<_>>(), std::slice::from_ref(&want));
     assert!(s.acted(correct(7, &work, "higgs")).is_empty(), "the answer was lost");
-    // The store has it, and whoever asks again reads that.
+    // The store has the correction, and a repeated request reads the corrected record.
     let now = EndedWork { sequence: 1, corrects: None, ..want };
     assert!(s.acted(correct(0, &now, "higgs")).is_empty());
     assert_eq!(waiting(&s), [2]);
-    // The ledger still has the work, so what an agent says of its owner does not count.
+    // The ledger still has the work, so the owner that an agent sends does not count.
     let forged = EndedWork { user: "u8".into(), uid: 8, ..now };
     assert!(matches!(s.act(correct(8, &forged, "mine")), Err(Refusal::NotYours { owner, .. }) if owner == "u7"));
 }
@@ -304,7 +304,7 @@ fn accounting_is_moved_when_the_store_has_everything_or_by_force() {
         [(AuditAction::AccountingMoved, "anna@n1", detail.as_str()), (AuditAction::LeaseRevoked, "anna@n1", revoked.as_str())]
     );
     assert!(s.acted(move_store(false)).is_empty(), "a repetition");
-    // What ends in between waits for the next store, which is another one.
+    // Ends in between wait for the next store, which must be another one.
     end(&mut s, 2);
     let token = lease(&mut s);
     assert_eq!(s.act(account(1, 1, token)), Err(Refusal::FormerStore { store: one }));
@@ -312,11 +312,11 @@ fn accounting_is_moved_when_the_store_has_everything_or_by_force() {
     s.done(account(2, 0, token));
     assert_eq!((waiting(&s), s.ledger.ends_status().accounted), (vec![2], Some(until(2, 0))));
     assert_eq!(s.act(account(1, 1, token)), Err(Refusal::OtherStore { store: two }));
-    // By force: the next store gets what this one has not confirmed.
+    // By force: the next store gets the ends that this one has not confirmed.
     s.done(move_store(true));
     let token = lease(&mut s);
     assert_eq!(s.act(account(2, 2, token)), Err(Refusal::FormerStore { store: two }));
-    // It was a mistake: the store goes on.
+    // The move was a mistake: the former store continues.
     let audit = s.acted(move_store(true));
     assert_eq!(audit[0].detail, format!("store {two} may go on"));
     let token = lease(&mut s);
@@ -351,7 +351,7 @@ fn too_much_that_waits_drops_the_oldest_and_says_so_when_that_begins() {
     assert_eq!(waiting(&s), (status.ended - status.waiting + 1..=status.ended).collect::<Vec<_>>(), "the newest wait");
     assert_eq!(status.dropped, status.ended - status.waiting);
     invariant_indexes_equal_scans(&s.ledger);
-    // The store has caught up: if it begins again, that is on record again.
+    // The store has caught up: if dropping begins again, there is another audit record.
     s.done(account(1, status.ended, token));
     let again = (count + 50..2 * count + 60).map(|number| begins(&end(&mut s, number))).sum::<usize>();
     assert_eq!(again, 1);
@@ -367,7 +367,7 @@ fn after_a_recovery_the_numbers_continue_beyond_those_that_the_store_may_have() 
     s.ledger.recover(Revision(1000), Timestamp(1_000_000));
     s.forward(Revision(1000));
     assert_eq!((s.ledger.ends_status().ended, waiting(&s)), (beyond(2), vec![1, 2]));
-    // The lost quorum gave it more than the backup has.
+    // The lost quorum gave the store more ends than the backup has.
     let token = lease(&mut s);
     s.done(account(1, 700, token));
     assert!(waiting(&s).is_empty());
@@ -392,7 +392,7 @@ impl Store {
 }
 
 proptest! {
-    /// Whenever the store's agent stops, whatever it repeats, and whenever a member starts anew.
+    /// Holds whenever the store's agent stops, whatever it repeats, and whenever a member restarts.
     #[test]
     fn each_end_is_in_the_store_exactly_once(steps in prop::collection::vec((0..9u8, 1..5usize), 1..120)) {
         let mut s = Story::new(1);

@@ -76,9 +76,9 @@ impl Ledger {
         if conflicts.is_empty() { Ok(()) } else { Err(Refusal::Conflict { conflicts }) }
     }
 
-    /// The nodes with holdings of this allocation that are not fenced, at most [`CONFLICTS_MAX`]
-    /// holdings. All nodes are searched only if they are not those of its latest attempts, as after
-    /// a recovery.
+    /// The holdings of this allocation that are not fenced, with their nodes, at most
+    /// [`CONFLICTS_MAX`]. Searches all nodes only if the latest attempts do not name those nodes, as
+    /// after a recovery.
     fn unfenced_shares(&self, allocation: &Allocation) -> Vec<(&NodeId, &Holding)> {
         let wanted = self.holdings.unfenced_of(allocation.id).min(CONFLICTS_MAX);
         let is_it = |holding: &&Holding| holding.allocation == allocation.id && !holding.fenced;
@@ -124,8 +124,7 @@ impl Ledger {
         self.holdings(node).iter().filter(|h| !h.fenced).map(|h| h.allocation)
     }
 
-    /// The node has been silent towards the leader for this long. Ignored if the node has
-    /// registered since.
+    /// The leader has not heard the node for this long. Ignored if the node has registered since.
     pub(super) fn fence(
         &mut self,
         context: &mut ApplyContext,
@@ -147,7 +146,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Somebody confirms that nothing runs there any more.
+    /// Somebody confirms that nothing runs on the node any more.
     pub(super) fn confirm_dead(&mut self, context: &mut ApplyContext, node: &NodeId, by: &str, reason: &str) -> Result<Outcome, Refusal> {
         if reason.is_empty() || reason.len() > REASON_BYTES_MAX || reason.chars().any(char::is_control) {
             let why = format!("the reason has 1 to {REASON_BYTES_MAX} bytes without control characters");
@@ -178,7 +177,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Removes the work whose lease satisfies `over` from the node.
+    /// Fences the work on the node whose lease satisfies `over`.
     fn fence_those(&mut self, context: &mut ApplyContext, node: &NodeId, actor: &str, why: &str, over: impl Fn(Option<u64>) -> bool) {
         for held in self.holdings(node) {
             self.note_before(context, held.allocation);

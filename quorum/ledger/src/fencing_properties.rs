@@ -106,7 +106,7 @@ impl Shim {
         !self.killed && (!self.leased || self.until.is_some_and(|until| until > now))
     }
 
-    /// As the agent passes a lease on: only a recent acknowledgement grants a first lease. A lapse
+    /// Extends the lease as an agent does: only a recent acknowledgement grants a first lease. A lapse
     /// is final.
     fn extend(&mut self, sent: u64, now: u64) {
         self.until = match self.until {
@@ -384,8 +384,8 @@ fn play(moves: &[Move]) -> u32 {
     w.ledger.allocation(id(1)).unwrap().requeue_count
 }
 
-/// Checks that the histories are not trivial: a node that is cut off for long enough loses such
-/// work, which then runs elsewhere.
+/// Checks that the histories are not trivial: a node that is cut off for long enough loses work with
+/// `stop`, which then runs elsewhere.
 #[test]
 fn a_node_that_is_cut_off_loses_what_stops() {
     let settled = std::iter::repeat_n(Move::Live { cut: 0 }, 3);
@@ -398,7 +398,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_stops_never_runs_twice_and_what_continues_stays(moves in prop::collection::vec(a_move(), 0..120)) {
+    fn work_that_stops_never_runs_twice_and_work_that_continues_stays(moves in prop::collection::vec(a_move(), 0..120)) {
         play(&moves);
     }
 }

@@ -55,7 +55,7 @@ fn dead(number: u8) -> Action {
 }
 
 #[test]
-fn work_that_stops_is_requeued_when_its_lease_is_over_and_what_continues_is_not() {
+fn work_that_stops_is_requeued_when_its_lease_is_over_and_other_work_is_not() {
     let mut s = story(4);
     s.done(submit(1, stop(1, RequeuePolicy::OnNodeFailure)));
     s.done(submit(2, spec(1, RequeuePolicy::Always, 3)));
@@ -100,7 +100,7 @@ fn a_lapse_that_the_node_reports_requeues_as_the_loss_of_it() {
 }
 
 #[test]
-fn requeued_work_waits_longer_each_time_and_what_never_began_counts_against_nothing() {
+fn requeued_work_waits_longer_each_time_and_is_not_counted_if_it_never_began() {
     let mut s = story(2);
     s.done(submit(1, stop(1, RequeuePolicy::OnNodeFailure)));
     let mut waits = Vec::new();
@@ -129,7 +129,7 @@ fn requeued_work_waits_longer_each_time_and_what_never_began_counts_against_noth
 }
 
 #[test]
-fn work_that_never_begins_comes_to_an_end_all_the_same() {
+fn work_that_never_begins_still_ends() {
     let mut s = story(1);
     s.done(submit(1, stop(1, RequeuePolicy::OnNodeFailure)));
     let mut claims = 0;
@@ -237,7 +237,7 @@ fn work_that_stops_goes_to_nodes_that_keep_leases_once_there_is_a_length() {
 }
 
 #[test]
-fn a_node_that_others_hear_keeps_its_state_says_why_and_is_fenced_all_the_same() {
+fn a_node_that_others_reach_keeps_its_state_says_why_and_is_still_fenced() {
     let mut s = story(2);
     s.done(submit(1, stop(1, RequeuePolicy::OnNodeFailure)));
     s.claimed(1, &[0]);
@@ -269,7 +269,7 @@ fn who_carries_a_session_is_known_until_it_registers_without() {
 }
 
 #[test]
-fn what_a_node_is_used_for_is_told_by_its_work() {
+fn the_use_of_a_node_follows_from_its_work() {
     let mut s = story(2);
     let used = |s: &Story, n: u8| s.ledger.use_of(s.ledger.node(&node(n)).unwrap());
     s.done(submit(1, spec(1, RequeuePolicy::Never, 0)));

@@ -108,8 +108,8 @@ impl ChangeSet {
         nodes && allocations && quotas && self.leases.is_empty()
     }
 
-    /// This node, if it changed; otherwise nothing. Does not look at all nodes: the end of a wide
-    /// allocation changes each of them, and each has a watch.
+    /// This node, if it changed; otherwise nothing. A binary search: the end of a wide allocation
+    /// changes all its nodes, and each has a watch.
     pub fn node(&self, id: &NodeId) -> &[Arc<Node>] {
         let found = self.nodes.binary_search_by(|node| node.id.cmp(id));
         found.map_or(&[], |place| std::slice::from_ref(&self.nodes[place]))
@@ -140,7 +140,7 @@ impl ChangeSet {
     }
 }
 
-/// Work that waits for another claim has no shares.
+/// Whether all shares are released. Work that waits for another claim has no shares.
 fn is_last_release(record: &Allocation) -> bool {
     !record.shares.is_empty() && record.shares.all_released()
 }
@@ -148,7 +148,7 @@ fn is_last_release(record: &Allocation) -> bool {
 /// A change of share phases. It has no version of the record: a version takes memory for each share.
 #[derive(Clone, Debug)]
 pub struct ChangedPhases {
-    /// The change, as those watchers are sent it who are sent all of them.
+    /// The change as sent to a watcher of all shares.
     pub change: PhasesChange,
     /// The allocation's owner.
     pub uid: u32,
@@ -170,8 +170,8 @@ impl ChangedPhases {
         Self { change, uid: record.owner.uid, list: record.shares.list().clone() }
     }
 
-    /// The change of the share on this node alone, for a watcher that is sent no others; `None`: it
-    /// has not changed.
+    /// The change of the share on this node, for a watcher of no other node; `None`: the share has
+    /// not changed.
     pub fn of_node(&self, node: &NodeId) -> Option<PhasesChange> {
         let rank = self.list.rank_of(node)?;
         let run = self.change.phases.iter().find(|run| (run.first..run.first + run.len).contains(&rank))?;
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_behind_a_place_is_told_whole_or_not_at_all() {
+    fn all_changes_after_a_place_are_returned_or_none() {
         let mut history = History::new(place(1, 10));
         [12, 15, 16].into_iter().for_each(|revision| history.push(set(revision)));
         assert_eq!(revisions(&history, place(1, 10)), Ok(vec![12, 15, 16]));

@@ -81,7 +81,7 @@ fn a_node_s_own_drain_is_set_once_for_each_request_whoever_lifts_it() {
 }
 
 #[test]
-fn a_drain_waits_for_what_runs_and_is_undone_by_undrain_alone() {
+fn a_drain_waits_for_running_work_and_only_undrain_lifts_it() {
     let mut s = Story::new(2);
     let epoch = s.runs(1, 1, RequeuePolicy::Never);
     s.done(set(1, HoldKind::Drain, "disk"));
@@ -173,7 +173,7 @@ fn reasons_said_again_do_not_pile_up_and_others_reasons_stay() {
 }
 
 #[test]
-fn past_its_deadline_a_drain_ends_what_runs_there_unless_nobody_hears_the_node() {
+fn after_its_deadline_a_drain_ends_running_work_unless_the_node_is_silent() {
     let mut s = Story::new(3);
     s.runs(1, 1, RequeuePolicy::OnNodeFailure);
     s.runs(2, 2, RequeuePolicy::Never);
@@ -236,7 +236,7 @@ fn the_drain_of_a_node_that_is_not_well_comes_to_its_end_and_undrain_leaves_it_d
         (NodeState::Degraded, "not well: XID 79"),
         "nothing is placed in between"
     );
-    // From now on it is silent, which is a different case: its death may be confirmed.
+    // Now the node is silent, not unwell: its death may be confirmed.
     set_state(&mut s, NodeState::Degraded, "silent for 31 s");
     s.done(Action::ConfirmDead { node: node(1), by: "root".into(), reason: "no power".into() });
     assert_eq!(s.node_state(1), NodeState::Down);
@@ -351,7 +351,7 @@ fn a_hold_ends_at_its_time_and_is_shortened_by_nobody() {
     let records = s.acted(due[0].clone());
     assert_eq!((records[0].actor.as_str(), s.node(0).holds.len()), ("quorum", 0));
     assert!(records[0].detail.starts_with("cordon: it was until "));
-    // If one setter gives no end, the hold has none.
+    // If one setter gives no end, the hold has no end.
     s.done(set(0, HoldKind::Maintenance, "fan"));
     s.done(until(0, HoldKind::Maintenance, When::AfterMs(1)));
     assert_eq!(s.node(0).hold(HoldKind::Maintenance).unwrap().until, None);

@@ -3,8 +3,8 @@
 //! a node with a hardware failure, work that must not run twice is ended.
 //!
 //! If a person sets a hold again, the new reason replaces that person's earlier one; reasons of
-//! others stay. The end is the later one (no end is the latest), so that nobody can shorten a hold
-//! of somebody else; the deadline is the one given last.
+//! others stay. The later end counts (no end is the latest), so that nobody can shorten a hold of
+//! somebody else; the latest deadline request counts.
 
 use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_ledger_state::refusal::Refusal;
@@ -152,8 +152,8 @@ impl Ledger {
             HoldKind::Failure => {
                 let why = format!("its hardware failed, says {by}: {reason}");
                 self.apply_requested_event(context, id, Event::HardwareFailed, by, &why)?;
-                // Other work waits for evidence, as on any node that is Down; this work cannot run
-                // twice even if it is started elsewhere.
+                // Work with a run lease cannot run twice, so it may be started elsewhere now. Other
+                // work waits for evidence, as on any node that is Down.
                 let lost = EndReason::NodeLost { node: id.clone(), why };
                 self.end_live(context, id, &lost, by, |a| a.spec.on_isolation == OnIsolation::Stop);
                 Ok(())
@@ -200,8 +200,8 @@ impl Ledger {
         if let Some((event, reason)) = event {
             self.apply_requested_event(context, id, event, by, &reason)?;
         }
-        // In the same command, so that nothing is placed on it before the clocks are evaluated
-        // again.
+        // An unwell node becomes Degraded in the same command, so that nothing is placed on it
+        // before the clocks are evaluated again.
         if let Some(why) = unwell.filter(|_| kind == HoldKind::Drain) {
             self.apply_event_if_possible(context, id, Event::Silent, &why);
         }
@@ -224,8 +224,8 @@ impl Ledger {
         self.lift_hold(context, id, kind, by, until)
     }
 
-    /// The deadline of a drain has passed: ends the work that still runs there. A silent node is
-    /// left alone: it is unknown whether its work would end, and it must not run twice.
+    /// The deadline of a drain has passed: ends the work that still runs on the node, unless the
+    /// node is silent: nobody knows whether its work would end, and work must not run twice.
     pub(super) fn end_drained(&mut self, context: &mut ApplyContext, id: &NodeId, deadline: Timestamp) -> Outcome {
         let has_deadline = |node: &Node| node.hold(HoldKind::Drain).is_some_and(|hold| hold.deadline == Some(deadline));
         if self.node(id).is_some_and(|node| has_deadline(node) && drain_is_over(node, context.at)) {
@@ -239,7 +239,7 @@ impl Ledger {
         self.end_live(context, id, reason, actor, |_| true);
     }
 
-    /// Ends those current claims that `wanted` selects.
+    /// Ends the current claims of the node that `wanted` selects.
     fn end_live(&mut self, context: &mut ApplyContext, id: &NodeId, reason: &EndReason, actor: &str, wanted: impl Fn(&Allocation) -> bool) {
         let live = self.holdings(id).iter().filter(|h| self.is_live(h.allocation, h.epoch)).map(|h| h.allocation);
         let live: Vec<_> = live.filter(|id| self.allocations.get(id).is_some_and(|a| wanted(a))).collect();

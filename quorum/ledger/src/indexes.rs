@@ -7,7 +7,7 @@
 //! ```
 //!
 //! An index shows the state before the command until [`Ledger::update_indexes`]. Holdings, the usage
-//! of tenants and what depends on an allocation are counted at once.
+//! of tenants and the dependents of an allocation are updated at once.
 
 use super::{ApplyContext, DomainKey, Holding, Ledger};
 use lattice_ledger_state::allocation_index::{AllocationFacts, AllocationIndex};
@@ -22,8 +22,8 @@ use lattice_ledger_state::user_usage::{UserUsage, holds_nodes};
 use lattice_model::{AllocationId, NodeId};
 
 impl Ledger {
-    /// Must be called before a command changes, adds or removes the node, or what a recovery awaits
-    /// of it.
+    /// Must be called before a command changes, adds or removes the node, or changes whether a
+    /// recovery awaits it.
     pub(super) fn note_node(&self, context: &mut ApplyContext, id: &NodeId) {
         if !context.nodes_before.contains_key(id) {
             context.nodes_before.insert(id.clone(), self.node_facts(id));
@@ -62,13 +62,13 @@ impl Ledger {
         }
     }
 
-    /// The node has this from now on.
+    /// Adds a holding of the node.
     pub(super) fn add_holding(&mut self, context: &mut ApplyContext, node: &NodeId, holding: Holding) {
         self.note_before(context, holding.allocation);
         self.holdings.add(node, holding);
     }
 
-    /// The node has only those holdings left that `stays` selects. Returns the others.
+    /// Keeps only the node's holdings that `stays` selects. Returns the others.
     pub(super) fn retain_holdings(&mut self, context: &mut ApplyContext, node: &NodeId, stays: impl Fn(&Holding) -> bool) -> Vec<Holding> {
         for holding in self.holdings(node).iter().filter(|holding| !stays(holding)) {
             self.note_before(context, holding.allocation);

@@ -1,4 +1,4 @@
-//! Job numbers.
+//! Scenarios of job numbers.
 
 use super::scenarios::{Story, id, spec, user};
 use super::{Action, Outcome, Refusal};
@@ -33,7 +33,7 @@ fn each_submission_has_the_next_number_and_a_group_one_for_each_task() {
             assert!(matches!(found(&s, unknown), Err(Refusal::NoSuchAllocation { .. })), "{unknown}");
         }
         assert!(matches!(found(&s, "07"), Err(Refusal::Malformed { .. })), "a number does not begin with 0");
-        // The state of a member that was started anew.
+        // The state of a restarted member.
         s.ledger = rmp_serde::from_slice(&rmp_serde::to_vec_named(&s.ledger).unwrap()).unwrap();
     }
     assert_eq!(submit(&mut s, 4, None), 8);

@@ -5,17 +5,17 @@
 //!   jobs = 11, a group of 3 tasks is submitted ──▶ its number is 12, jobs = 14: task 0 is 12, task 1 is 13, task 2 is 14
 //! ```
 //!
-//! A number is never given twice. After a recovery from a backup the next one is beyond any that the lost
-//! quorum can have given (see [`NUMBERS_STEP`]). What nodes still run keeps its number.
+//! No number is assigned twice. After a recovery from a backup the next one is beyond any that the lost
+//! quorum can have assigned (see [`NUMBERS_STEP`]). Work that still runs on nodes keeps its number.
 
 use super::Ledger;
 use lattice_model::{Allocation, AllocationId, DesiredShare};
 use std::sync::Arc;
 
-/// After a recovery, job numbers continue from a multiple of this that is at least half of it away: which
-/// numbers were given after the backup is not known. Much less than for other numbers, because people read
-/// these, and programs of batch systems keep them in 32 bits. Half of it are 50 task groups of the largest
-/// size in the time from one backup to the next.
+/// After a recovery, job numbers continue from a multiple of this that is at least half of it away: the
+/// ledger does not know the numbers assigned after the backup. The step is much smaller than for other
+/// numbers, because people read job numbers, and programs of batch systems store them in 32 bits. Half of
+/// it is enough for 50 task groups of the largest size between two backups.
 pub(super) const NUMBERS_STEP: u64 = 100_000_000;
 
 /// The first number of this text, if it is a job number: decimal digits without a leading zero.
@@ -30,7 +30,7 @@ pub(super) fn beyond(jobs: u64) -> u64 {
 }
 
 impl Ledger {
-    /// The allocation with this job number: for that of a task, its group.
+    /// The allocation with this job number; for the number of a task, its group.
     pub fn find_number(&self, number: u64) -> Option<&Arc<Allocation>> {
         let allocation = self.allocations.get(&self.job_numbers.last_until(number)?)?;
         (number - allocation.number < allocation.numbers_count()).then_some(allocation)
@@ -48,8 +48,8 @@ impl Ledger {
         self.job_numbers.add(allocation);
     }
 
-    /// After a recovery: as [`Self::give_number`], for an allocation of which a node has `share`. It keeps
-    /// the number that it had, unless no quorum can have given it or others have it.
+    /// After a recovery: numbers an allocation of which a node reports `share`. It keeps the number in the
+    /// share, unless no quorum can have assigned it or another allocation has it.
     pub(super) fn adopt_number(&mut self, allocation: &mut Allocation, share: &DesiredShare) {
         let given = self.recovery.as_ref().map_or(0, |recovery| recovery.jobs);
         let last = share.number.saturating_add(allocation.numbers_count().saturating_sub(1));
@@ -62,7 +62,7 @@ impl Ledger {
         self.job_numbers.add(allocation);
     }
 
-    /// The number that a node shows to its work: of a lane or a replica, that of its group or service.
+    /// The number that a node shows to its work: a lane or a replica shows that of its group or service.
     pub(super) fn shown_number(&self, allocation: &Allocation) -> u64 {
         let whole: Option<AllocationId> =
             allocation.lane.map(|lane| lane.group).or_else(|| allocation.replica.as_deref().map(|replica| replica.service));

@@ -31,7 +31,7 @@ fn lanes_avoid_a_node_that_cannot_start_tasks_for_a_while() {
     s.pass(30_000);
     s.done(Action::EndWaits { now: s.now() });
     assert_eq!((excluded(&s, id(1)), excluded(&s, lane(2))), (None, None));
-    // It fails once more: then it is avoided for twice as long.
+    // A lane fails there once more: the node is avoided for twice as long.
     let epoch = runs(&mut s, 2, 0);
     ends(&mut s, 2, 0, epoch, 127);
     s.pass(30_000);
@@ -61,7 +61,7 @@ fn nodes_that_other_lanes_failed_at_do_not_count_against_a_lane() {
     let waits = s.ledger.allocation(lane(3)).unwrap();
     assert!(waits.waits() && waits.excluded.len() == 4, "its first failed prologue does not end it: {waits:?}");
     assert_eq!(s.ledger.allocation(id(1)).unwrap().excluded.len(), 4);
-    // No node is left: it waits until one is tried again.
+    // No node is left: the lane waits until a node is tried again.
     s.pass(30_000);
     s.done(Action::EndWaits { now: s.now() });
     runs(&mut s, 3, 0);
@@ -69,7 +69,7 @@ fn nodes_that_other_lanes_failed_at_do_not_count_against_a_lane() {
 }
 
 #[test]
-fn what_a_lane_returns_runs_in_another_one_and_is_no_restart() {
+fn returned_tasks_run_in_another_lane_without_a_restart() {
     let mut s = story(2, "0-19%2");
     let zero = (0, 0, runs(&mut s, 0, 0));
     assert_eq!(advance(&mut s, zero, &[], SHORT_US), work(&[(0, 10)], false));
@@ -85,7 +85,7 @@ fn what_a_lane_returns_runs_in_another_one_and_is_no_restart() {
     assert_eq!(returns(&mut s, 0, &[(1, 10)]), holds(&[(0, 0)], 1), "and it gets no other");
     let one = (1, 1, runs(&mut s, 1, 1));
     assert_eq!(advance(&mut s, one, &[], SHORT_US), work(&[(1, 5)], false));
-    // The first report arrives once more, when it holds one of them again.
+    // The first report arrives once more, when the lane holds one of its tasks again.
     assert_eq!(advance(&mut s, zero, &[(DONE, &[(0, 0)])], LONG_US), Ok(holds(&[(6, 6)], 1)));
     assert_eq!(returns(&mut s, 0, &[(1, 10)]), holds(&[(6, 6)], 1));
     assert_eq!(returns(&mut s, 1, &[(6, 6)]), holds(&[], 2));

@@ -55,7 +55,7 @@ fn a_lease_has_one_holder_and_a_token_that_rises() {
         assert!(matches!(&refused, Err(Refusal::LeaseNotYours { owner, .. }) if owner.starts_with("node ")), "{refused:?}");
         assert!(matches!(s.ledger.renewable("scheduler/default", agents, &node(0), Some(&by)), Err(Refusal::LeaseNotYours { .. })));
     }
-    // Nor may another agent, which learns the token when it asks for the lease.
+    // Nor may another agent, which learns the token when it requests the lease.
     let of_another = Action::ReleaseLease { name: "scheduler/default".into(), token: agents, holder: node(1), user: None };
     assert!(matches!(s.act(of_another), Err(Refusal::LeaseHeld { .. })));
     s.done(release("scheduler/default", agents, None));

@@ -173,8 +173,8 @@ impl Ledger {
         node.state.is_away().then(|| format!("its holder is {}: {}", node.state, node.state_reason))
     }
 
-    /// A user's lease is used by its user, and by whom the table lets use those of others. No user may use an agent's
-    /// lease, even with the right token.
+    /// A user's lease may be used by its user, and by users whom the table lets use the leases of others. No user may use
+    /// an agent's lease, even with the right token.
     fn check_lease_owner(&self, method: &str, name: &str, lease: &Lease, user: Option<&Principal>) -> Result<(), Refusal> {
         match &lease.user {
             Some(owner) if user.is_none_or(|user| !self.may(method, user, owner, "")) => {

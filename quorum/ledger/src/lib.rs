@@ -21,12 +21,12 @@
 //! * *tenants* and the cluster's *limits*: concurrent schedulers never exceed a quota together;
 //! * *roles* and the *members* of tenants: whoever loses one has lost it at every agent, and a tenant takes the
 //!   same work everywhere;
-//! * *access tokens*: a token opens the same at every agent, and a revoked one nothing anywhere;
+//! * *access tokens*: a token grants the same at every agent, and a revoked one grants nothing;
 //! * *reservations*: no work gets a node in a window that is not for it, whichever scheduler proposes the claim;
 //! * *vClusters*: every scheduler sees the same queues and the same nodes for them;
 //! * *allocations*: an acknowledged submission is never lost, and its latest checkpoint is decided
 //!   once, whatever an isolated attempt still saves;
-//! * *dependencies*: an end reaches all that depend on it, once, whoever leads then;
+//! * *dependencies*: an end reaches all its dependents once, whoever leads then;
 //! * *DAGs*: all of their allocations are submitted, or none, and their graph outlives the records of
 //!   its parts;
 //! * *job numbers*: no two allocations ever have the same;
@@ -40,7 +40,7 @@
 //! * *usage* by tenant, project and user: budgets survive any member, and every scheduler computes
 //!   with the same;
 //! * *ended work* that accounting does not have yet: each end is given to one store, once;
-//! * the *marks* of budgets: that one is reached is recorded once, whoever leads;
+//! * the *marks* of budgets: reaching a mark is recorded once, whoever leads;
 //! * the *run lease* and *fenced* holdings: work that may still run on a silent node is not started
 //!   elsewhere, and whoever claims that node next knows what was started elsewhere;
 //! * *admissions* and *removals*: every member refuses the same nodes;

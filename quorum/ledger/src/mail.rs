@@ -1,15 +1,15 @@
-//! Mail about allocations: what happens to work whose user wants mail of that is an audit record, which the leader gives
-//! to the site's mail hook.
+//! Mail about allocations: an event of which the user wants mail becomes an audit record, which the leader gives to the
+//! site's mail hook.
 //!
 //! ```text
 //!   begin, end, requeue, a part of the walltime ──wanted?──▶ record MailDue, with all that the hook needs
 //! ```
 //!
-//! With `array_tasks` there is also a record for each task of a group that ran and ends, but not for more than
-//! [`TASK_MAILS_MAX`] of them: a group may have a million.
+//! With `array_tasks` there is also a record for each task of a group that ran and ends, for at most [`TASK_MAILS_MAX`]
+//! tasks: a group may have a million.
 //!
-//! The record has a copy of what it says, because the ended allocation may be dropped before the hook has run. Lanes and
-//! replicas have no mail of their own: their group or service does.
+//! The record has a copy of all data, because the ended allocation may be dropped before the hook has run. Lanes and
+//! replicas have no mail of their own: their group or service has.
 
 use super::signing::json;
 use super::{ApplyContext, Ledger, Subject};
@@ -20,7 +20,7 @@ use lattice_model::{
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Longest list of nodes in a record, in bytes; of a longer one, it has the beginning.
+/// Longest list of nodes in a record, in bytes; a longer list is cut.
 const NODES_BYTES_MAX: usize = 1024;
 
 /// The detail of a record of [`AuditAction::MailDue`]. Times are milliseconds since 1970; 0: not yet.
@@ -28,7 +28,7 @@ const NODES_BYTES_MAX: usize = 1024;
 pub struct MailNotice {
     /// What happened: [`MailEvent::name`].
     pub event: String,
-    /// To whom: an address or a name.
+    /// The receiver: an address or a name.
     pub to: String,
     pub id: AllocationId,
     pub name: String,
@@ -90,7 +90,7 @@ impl MailNotice {
         }
     }
 
-    /// About a task of a group. When it began, and on which node, the quorum does not know.
+    /// About a task of a group. The quorum does not know when and on which node it began.
     fn about_task(group: &Allocation, event: MailEvent, index: u32, outcome: TaskOutcome) -> Self {
         let (state, exit_code) = match outcome {
             TaskOutcome::Exited(0) => (AllocationState::Completed, Some(0)),
@@ -123,8 +123,8 @@ impl Ledger {
         self.record(context, "quorum", AuditAction::MailDue, Subject { allocation: Some(id), node: None }, notice);
     }
 
-    /// The allocation has just ended for good: there is one mail about it at most, and another one if its walltime was
-    /// over.
+    /// The allocation has just ended for good: mails its end or its failure, at most once, and also the end of its
+    /// walltime.
     pub(super) fn mail_end(&mut self, context: &mut ApplyContext, id: AllocationId) {
         let Some(allocation) = self.allocations.get(&id) else { return };
         let (state, reason) = (allocation.state, allocation.reason.clone());
@@ -150,13 +150,13 @@ impl Ledger {
         if !wanted.events.contains(&MailEvent::ArrayTasks) || count >= TASK_MAILS_MAX {
             return None;
         }
-        // They are few, or no mail would be due.
+        // The copy is small: a group with many of these tasks has no more mail.
         let reported = tasks.ended.iter().filter(|(outcome, _)| is_mailed(**outcome, is_every_end));
         let tasks = reported.map(|(outcome, tasks)| (*outcome, tasks.clone())).collect();
         Some(EndedBefore { count, is_every_end, tasks })
     }
 
-    /// Records that mail is due of the tasks that have ended since, of the first ones.
+    /// Records mail about the tasks that have ended since `before`, up to [`TASK_MAILS_MAX`] for the group.
     pub(super) fn mail_tasks(&mut self, context: &mut ApplyContext, group: AllocationId, before: Option<EndedBefore>) {
         let Some(EndedBefore { count, is_every_end, tasks: before }) = before else { return };
         let (Some(record), Some(tasks)) = (self.allocations.get(&group), self.task_groups.get(&group)) else { return };
@@ -180,8 +180,8 @@ impl Ledger {
         }
     }
 
-    /// The leader's clock: records the parts of the walltime that are over. Of several, only the last one: the leader was
-    /// late, or the walltime was made shorter.
+    /// By the leader's clock: records which part of the walltime is over. Records only the last part if several are over,
+    /// because the leader was late or the walltime was made shorter.
     pub(super) fn mail_of_walltime(&mut self, context: &mut ApplyContext, id: AllocationId, now: Timestamp) {
         let mut reached = None;
         while let Some((_, event)) = self.allocations.get(&id).and_then(|a| a.next_mail_mark()).filter(|(at, _)| *at <= now) {
@@ -195,16 +195,16 @@ impl Ledger {
     }
 }
 
-/// Whether there are mails about tasks that ended so. Those that are cancelled have none: a group that is stopped cancels
-/// all tasks that wait.
+/// Whether a task with this outcome has a mail. Cancelled tasks have none: a group that is stopped cancels all tasks that
+/// wait.
 fn is_mailed(outcome: TaskOutcome, is_every_end: bool) -> bool {
     outcome.is_failure() || (is_every_end && outcome.is_success())
 }
 
-/// The tasks of a group that had ended before a change, as far as there are mails about them.
+/// The tasks of a group that had ended before a change, and whose outcomes have mails.
 pub(super) struct EndedBefore {
     count: u32,
-    /// Whether there are mails about those that did not fail.
+    /// Whether tasks that succeeded have mails, too.
     is_every_end: bool,
     tasks: BTreeMap<TaskOutcome, TaskSet>,
 }

@@ -9,13 +9,13 @@
 //! none. A command of the leader frees it, so that all watchers see the same free VNIs. As long as
 //! a node may still run work with a VNI, no other domain gets it.
 //!
-//! It is not assigned at submission, because a day's queue would use up the pool. The leader
+//! A VNI is not assigned at submission, because a day's queue would use up the pool. The leader
 //! proposes the release: if a domain simply counted as free after its grace period, each scheduler
 //! would decide that by its own clock, and claims would be refused because of the difference. A
 //! holding outlives its claim and includes the VNI: a domain is not released while a node may still
-//! use its VNI. The requirements ask for a private domain for every allocation of several nodes. We
-//! do not do that: where the network does not enforce VNIs, they would have no effect, and an empty
-//! pool would keep work waiting.
+//! use its VNI. The requirements ask for a private domain for every allocation of several nodes.
+//! Lattice does not create these: where the network does not enforce VNIs, they would have no
+//! effect, and an exhausted pool would keep work waiting.
 
 use super::{ApplyContext, Domain, DomainKey, Ledger, Outcome, Subject};
 use lattice_ledger_state::refusal::{Conflict, Refusal};
@@ -199,8 +199,8 @@ impl Ledger {
         let against: Vec<(DomainKey, bool)> =
             against.map(|(k, d)| (k.clone(), d.members.iter().all(|m| *m == id || is_unreported(m)))).collect();
         if against.iter().any(|(_, believed)| !believed) {
-            // Another node has reported otherwise. The allocation keeps running with its VNI, which
-            // nobody else gets meanwhile.
+            // Another node has reported otherwise. The allocation keeps running with its VNI, and
+            // no domain gets that VNI meanwhile.
             return;
         }
         for (key, _) in against {

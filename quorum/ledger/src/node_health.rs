@@ -35,7 +35,7 @@ impl NodeHealth {
     /// Largest accepted size of a reason that becomes a hold's reason.
     const FAILURE_BYTES_MAX: usize = 256;
 
-    /// The same with reasons cut to their limits.
+    /// The same health, with reasons cut to their limits.
     pub fn bounded(self) -> Self {
         match self {
             Self::Well => Self::Well,

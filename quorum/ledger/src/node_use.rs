@@ -1,4 +1,4 @@
-//! What a node is used for.
+//! The use of a node.
 
 /// What a node is used for now. It decides how long the leader tolerates the node's silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -71,7 +71,7 @@ impl Ledger {
             }
         };
         self.revocations.registered(&new.node);
-        // In the same command, so that nobody sees it Ready with its earlier conformance group.
+        // In the same command, so that nobody sees the node Ready with its earlier conformance group.
         if let Some(components) = &new.conformance {
             self.conforms(context, &new.node, incarnation, components)?;
         }
@@ -79,7 +79,7 @@ impl Ledger {
     }
 
     fn register_first(&mut self, context: &mut ApplyContext, new: &Registration) -> Incarnation {
-        // Above those of a node of this name that was removed.
+        // The incarnation must be higher than those of a removed node of this name.
         let last = self.removed.get(&new.node).map_or(Incarnation(0), |removal| removal.incarnation);
         let incarnation = Incarnation(new.incarnation.max(last).0.saturating_add(1));
         // The node is new, so it has no holds.
@@ -134,8 +134,8 @@ impl Ledger {
         let rebooted = known.boot != new.boot;
         let resized = known.size != new.size;
         let growth = growth(&known.size, &new.size);
-        // After a recovery its reports are counted from the start: reports acknowledged since the
-        // backup are not known here.
+        // After a recovery, reports are numbered from the start: the ledger does not know which ones
+        // the lost quorum acknowledged.
         let same_life = !self.awaits(&new.node) && !new.new_life && !rebooted && new.incarnation == known.incarnation;
         let incarnation =
             if same_life { known.incarnation } else { Incarnation(known.incarnation.0.max(new.incarnation.0).saturating_add(1)) };
@@ -219,8 +219,7 @@ impl Ledger {
             let held = self.holdings(&new.node).iter();
             held.filter(|h| self.is_live(h.allocation, h.epoch)).map(|h| (h.allocation, h.epoch)).collect()
         };
-        // An agent that does not report what it found ends the work that it had to end, and keeps
-        // its other work.
+        // An agent that does not report what it found has ended only the work that it had to end.
         let unreported = || (new.incarnation == Incarnation(0)).then(live);
         if new.new_life { new.found.clone().or_else(unreported) } else { None }
     }
@@ -403,8 +402,8 @@ impl Ledger {
     }
 }
 
-/// Refuses a registration that would take work from a life of the node of which its agent does not know: it was under way
-/// for so long, as in a member that was stopped, that the node has registered again since.
+/// Refuses a registration that would take work from an incarnation that its agent does not know: the registration was
+/// delayed, for example in a stopped member, and the node has registered again since.
 fn replaces_present_life(new: &Registration, known: &Node) -> Result<(), Refusal> {
     let takes_work = new.boot != known.boot || (new.new_life && new.found.is_some());
     if takes_work && new.replaces != Some(known.incarnation) {

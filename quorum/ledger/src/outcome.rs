@@ -27,7 +27,7 @@ pub struct Changed {
     pub allocations: BTreeSet<AllocationId>,
     /// Allocations in whose records only phases of shares, and the usage, changed.
     pub shares: BTreeMap<AllocationId, ChangedShares>,
-    /// The last state of those that changed and were then dropped.
+    /// The last state of allocations that changed and were then dropped.
     pub dropped: BTreeMap<AllocationId, Arc<Allocation>>,
     /// Nodes whose list of desired shares changed.
     pub desired: BTreeSet<NodeId>,
@@ -49,11 +49,11 @@ pub struct Changed {
     pub vni_pool: bool,
     /// Whether the limits of the cluster or its users changed.
     pub limits: bool,
-    /// Tenants whose recorded use changed, with the first day that did.
+    /// Tenants whose recorded use changed, with the first changed day.
     pub tenant_use: BTreeMap<String, u32>,
 }
 
-/// Shares of one allocation.
+/// Shares of one allocation whose phases changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangedShares {
     /// The revision of the allocation's record before the first of these changes.
@@ -63,14 +63,14 @@ pub struct ChangedShares {
 }
 
 impl Changed {
-    /// The record of this allocation changed.
+    /// More than phases and usage changed in the record of this allocation.
     pub fn record(&mut self, id: AllocationId) {
         self.shares.remove(&id);
         self.allocations.insert(id);
     }
 
-    /// Only the phase of the share of this rank, and the usage, may have changed in the record of
-    /// this allocation, which was of revision `previous_revision`.
+    /// In the record of this allocation, only the phase of the share of this rank, and the usage, may
+    /// have changed. `previous_revision`: the revision of the record before.
     pub fn share(&mut self, id: AllocationId, previous_revision: Revision, rank: u32) {
         self.usage(id, previous_revision);
         if let Some(shares) = self.shares.get_mut(&id) {
@@ -78,8 +78,8 @@ impl Changed {
         }
     }
 
-    /// Only the usage may have changed in the record of this allocation, which was of revision
-    /// `previous_revision`.
+    /// In the record of this allocation, only the usage may have changed. `previous_revision`: as for
+    /// [`Self::share`].
     pub fn usage(&mut self, id: AllocationId, previous_revision: Revision) {
         if !self.allocations.contains(&id) {
             self.shares.entry(id).or_insert_with(|| ChangedShares { previous_revision, ranks: BTreeSet::new() });
@@ -120,7 +120,7 @@ impl Changed {
 pub enum Outcome {
     /// Done, or was done before.
     Done,
-    /// The allocation is submitted, or was before, and has this job number.
+    /// The allocation is submitted, perhaps by an earlier request, and has this job number.
     Submitted { number: u64 },
     /// The claim was granted.
     Claimed { epoch: Epoch },
@@ -133,7 +133,7 @@ pub enum Outcome {
     ContentRefused(Refusal),
     /// What a lane may run.
     LaneWork(LaneWork),
-    /// Of the tasks to be cancelled, so many had not ended, and so many had.
+    /// Of the tasks to cancel: how many were cancelled, and how many had ended before.
     TasksCancelled { cancelled: u32, ended: u32 },
     /// This gossip key is being introduced.
     KeyAdded { id: u32 },

@@ -28,7 +28,7 @@ use lattice_model::{
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Who preempts work for other work, in records.
+/// The actor in records when work is preempted for other work.
 const SCHEDULER: &str = "scheduler";
 
 /// An order of a scheduler to preempt work for other work.
@@ -69,12 +69,12 @@ impl Ledger {
         {
             return Err(Refusal::NotPreemptible { id, why });
         }
-        // Its service would lack a replica until somebody resumes this one.
+        // The service would lack a replica until somebody resumes the held one.
         if order.hold && allocation.replica.is_some() {
             Self::not_to_a_part(allocation)?;
         }
-        // A repetition after it has released its nodes because of this order, with or without a
-        // checkpoint, and runs elsewhere.
+        // A repetition: the work has already released its nodes because of this order, with or
+        // without a checkpoint.
         if allocation.preempted_by == Some(order.id) {
             return Ok(Outcome::Done);
         }
@@ -122,7 +122,7 @@ impl Ledger {
                 joined.join(&order);
                 Some(joined)
             }
-            // This very request has been tried already.
+            // The same request has been tried already.
             Some(known) if known.id == order.id && !order.cause.ends_unsaved(allocation.spec.checkpoint.is_some()) => return,
             Some(_) | None => Some(order.clone()),
         };
@@ -161,11 +161,11 @@ impl Ledger {
     /// Ends the current claim; the allocation continues from its latest checkpoint when it gets a
     /// new claim.
     pub(super) fn suspend(&mut self, context: &mut ApplyContext, id: AllocationId, reason: EndReason, hold: bool, actor: &str) {
-        // The tasks of a lane go on in another one, and a replica that was asked to leave does not come back.
+        // Another lane continues the tasks of a lane, and a replica that was asked to leave does not come back.
         if self.allocations.get(&id).is_some_and(|allocation| allocation.lane.is_some() || is_asked_to_leave(allocation)) {
             return self.end_for_good(context, id, reason, actor);
         }
-        // Nobody resumes a replica: its service has as many as it needs.
+        // A replica is never held: nobody would resume it.
         let hold = hold && self.allocations.get(&id).is_some_and(|allocation| allocation.replica.is_none());
         self.back_to_queue(context, id, reason.clone(), actor);
         let Some(allocation) = self.allocation_mut(context, id) else { return };
@@ -196,7 +196,7 @@ impl Ledger {
                 let reason = EndReason::Preempted { by, why, saved };
                 if is_saved { self.suspend(context, id, reason, hold, &actor) } else { self.end(context, id, reason, &actor) }
             }
-            // If it had to release its nodes anyway, it now waits for others as after a preemption.
+            // If it also had to release its nodes for an order, it waits for others, as after a preemption.
             EndReason::WalltimeSaved { checkpoint } if known(checkpoint) => {
                 let hold = order.is_none_or(|order| order.hold);
                 self.suspend(context, id, EndReason::WalltimeSaved { checkpoint }, hold, &actor);
@@ -277,8 +277,8 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Has running work save itself and give its nodes back to work that waits: work of a higher class,
-    /// or of the vCluster that lent the nodes. By the agent with the lease of the queue of that work.
+    /// Makes running work save itself and give its nodes to work that waits: work of a higher class, or
+    /// of the vCluster that lent the nodes. From the agent with the lease of the queue of that work.
     pub(super) fn preempt_for(&mut self, context: &mut ApplyContext, order: &PreemptFor) -> Result<Outcome, Refusal> {
         let PreemptFor { beneficiary: id, victims, lease_token, deadline_ms } = order;
         if victims.is_empty() || victims.len() > DEBTORS_MAX {
@@ -295,8 +295,8 @@ impl Ledger {
         }
         only_in_queue(beneficiary)?;
         let class = beneficiary.effective_class(self.tenants.get(&beneficiary.spec.tenant).and_then(|tenant| tenant.class_max));
-        // All of them, or none: with some of them it could not begin. A claim that has ended since
-        // has given its nodes back.
+        // All victims, or none: with the nodes of some, the beneficiary could not begin. A claim that
+        // has ended since has given its nodes back.
         let mut orders = Vec::new();
         for (victim, epoch) in victims {
             let Some(known) = self.allocations.get(victim).filter(|a| a.epoch == *epoch) else { continue };
@@ -377,7 +377,7 @@ impl Ledger {
     }
 }
 
-/// Why only its owner may preempt it; `None`: others may, too.
+/// Why only the owner may preempt the allocation; `None`: others may, too.
 fn exempt(allocation: &Allocation) -> Option<String> {
     if is_asked_to_leave(allocation) {
         return Some("it is being ended already, because its service needs fewer replicas".to_owned());
@@ -389,7 +389,7 @@ fn exempt(allocation: &Allocation) -> Option<String> {
         .then(|| format!("its preemption class is {CLASS_MAX}, which nothing preempts; its owner or `lattice cancel` ends it"))
 }
 
-/// What ending its claim now would lose, if it may have begun and cannot save itself.
+/// What the end of the claim would lose, if the work may have begun and cannot save itself.
 fn loss_by_preemption(allocation: &Allocation) -> Option<String> {
     if allocation.spec.checkpoint.is_some() || !may_have_begun(allocation) {
         return None;
@@ -411,8 +411,8 @@ pub(super) fn may_have_begun(allocation: &Allocation) -> bool {
     allocation.state == AllocationState::Running || allocation.shares.len() == 1
 }
 
-/// The id of the checkpoint that an urgent drain requests from a claim: the same for a repeated
-/// request. Another claim makes another checkpoint, if its node is drained by the same request.
+/// The id of the checkpoint that a preemption requests from a claim: the same for a repeated request,
+/// and another one for each claim.
 pub(super) fn checkpoint_of(seed: Uuid, allocation: AllocationId, epoch: Epoch) -> CheckpointId {
     let number = seed.as_u128() ^ allocation.0.as_u128() ^ (u128::from(epoch.0) << 80);
     CheckpointId(uuid::Builder::from_custom_bytes(number.to_be_bytes()).into_uuid())

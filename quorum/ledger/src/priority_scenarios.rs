@@ -82,7 +82,7 @@ fn work_of_a_lower_class_gives_its_nodes_back_and_waits_again() {
 fn only_a_lower_class_is_preempted_and_only_work_that_continues_later() {
     for (runs, waits, why) in [
         (of_class(5), of_class(5), "its class is 5, and the work that needs its nodes has class 5"),
-        // A class that nobody has bounded counts as the usual one.
+        // Without a limit of the tenant, class 9 counts as class 5.
         (of_class(5), of_class(9), "has class 5"),
         (
             AllocationSpec { preemption_class: 1, ..spec(1, RequeuePolicy::OnNodeFailure, 3) },
@@ -142,7 +142,7 @@ fn an_order_of_no_lease_for_nothing_or_for_too_many_changes_nothing() {
         let refusal = p.refused(action);
         assert!(refusal.contains(why), "{refusal}");
     }
-    // One that may not be preempted keeps the others from it: with fewer nodes the work could not begin.
+    // One victim that may not be preempted protects the others: with fewer nodes the work could not begin.
     p.story.done(Action::Submit { id: id(3), spec: Box::new(of_class(5)), owner: user(7), claim: None });
     let other = p.story.claimed(3, &[1]);
     let both = p.order(&[(id(1), epoch), (id(3), other)]);

@@ -1,4 +1,4 @@
-//! Projects of tenants: what work may name, and whose work each takes.
+//! Scenarios of projects: which ones work may name, and whose work each accepts.
 
 use super::scenarios::{Story, id, spec, user};
 use super::{Action, AllocationChange, Outcome, QuotaChange, Refusal, SoftLimitsChange, TenantChange};
@@ -17,7 +17,7 @@ fn add(project: &str, uid: u32) -> Action {
     change(project, ProjectStep::Add { account: account(uid) })
 }
 
-/// With the tenant physics.
+/// A ledger with the tenant physics.
 fn story() -> Story {
     let mut s = Story::new(0);
     let (max_nodes, max_concurrent_allocations) = (QuotaChange::Keep, QuotaChange::Keep);
@@ -27,7 +27,7 @@ fn story() -> Story {
     s
 }
 
-/// A dry run says the same.
+/// Submits work in this project; a dry run gives the same result.
 fn submit(s: &mut Story, number: u128, project: &str, owner: &Principal) -> Result<Outcome, Refusal> {
     let spec = AllocationSpec { tenant: "physics".into(), project: project.into(), ..spec(1, RequeuePolicy::Never, 0) };
     let dry = s.ledger.admits_submission(&spec, owner, &[].into(), s.now());
@@ -87,7 +87,7 @@ fn a_project_takes_work_of_its_members_from_the_first_one_on() {
     assert!(matches!(submit(&mut s, 4, "higgs", &user(7)), Err(Refusal::NotOfProject { .. })), "it stays closed");
     let shown = Project { name: "higgs".into(), is_closed: true, members: vec![] };
     assert_eq!(s.ledger.projects_of("physics"), Ok(vec![shown]));
-    // Another tenant of the name has no projects.
+    // A later tenant of the same name has no projects.
     let deleted = Action::DeleteTenant { name: "physics".into(), by: "anna@n1".into() };
     for number in [1, 3] {
         s.done(Action::Cancel { id: id(number), by: user(0) });
@@ -115,7 +115,7 @@ fn a_change_of_the_project_is_admitted_as_a_submission_is() {
     assert!(matches!(s.act(update(2, 8, "label")), Err(Refusal::NoSuchProject { .. })));
     s.done(update(2, 8, "open"));
     s.done(update(2, 8, ""));
-    // What it has stays, whoever has left since.
+    // Work keeps its project after its owner has left the project.
     s.done(change("higgs", ProjectStep::Remove { account: account(7).name() }));
     let renamed = AllocationChange { name: Some("other".to_owned()), ..AllocationChange::default() };
     s.done(Action::UpdateAllocation { allocation: id(1), by: user(7), change: renamed, as_operator: false });

@@ -1,15 +1,15 @@
-//! Projects of tenants: which of them work may name, and whose work each takes.
+//! Projects of tenants: which projects work may name, and whose work a project accepts.
 //!
 //! ```text
 //!   the tenant has no project ──▶ any name is a label        work names none ──▶ accepted
 //!   it has some: work names a registered one ──▶ open: of all who submit for the tenant; closed: of its members, and root
 //! ```
 //!
-//! A project is closed from its first member on, and stays so after its last one has left, as a tenant does. Members
-//! are accounts. An admin of the tenant is no member by that: it may make itself one.
+//! Like a tenant, a project is closed from its first member on, and stays closed after its last one has left. Members
+//! are accounts. An admin of the tenant is not automatically a member, but may add its own account.
 //!
-//! This is decided when work is submitted, and when its project is changed or corrected: its owner counts, whoever makes
-//! the change. Root means root while it acts for everybody.
+//! Membership is checked when work is submitted, and when its project is changed or corrected: that of the work's owner,
+//! whoever makes the change. Root is meant only while it acts for everybody.
 
 use super::roles::{is_well_formed, subject_text};
 use super::{ApplyContext, Ledger, Outcome, Subject};
@@ -120,7 +120,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Removes all members of this name, whatever their numbers.
+    /// Removes all members of this name, whatever their numeric ids.
     fn remove_project_member(
         &mut self,
         context: &mut ApplyContext,
@@ -146,7 +146,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Refuses work of this tenant whose project is not registered, or takes no work of this owner.
+    /// Refuses work of this tenant whose project is not registered, or does not accept work of this owner.
     pub(super) fn admits_to_project(&self, tenant: &str, project: &str, owner: &Principal) -> Result<(), Refusal> {
         let Some(projects) = self.projects.of_tenant(tenant).filter(|_| !project.is_empty()) else { return Ok(()) };
         let record = projects.get(project).ok_or_else(|| no_such_project(tenant, project))?;

@@ -30,7 +30,7 @@ use watcher::{NodeWatcher, Watcher};
 
 const NODES: u8 = 4;
 const TENANT: &str = "physics";
-/// Number of histories of which it is checked that they exercise enough.
+/// Number of histories that together must exercise enough commands.
 const HISTORIES: usize = 80;
 
 struct History {
@@ -38,7 +38,7 @@ struct History {
     states: Vec<Ledger>,
     audit: Vec<AuditRecord>,
     claims: usize,
-    /// Records of which only phases of shares changed.
+    /// Number of records in which only phases of shares changed.
     phases: usize,
 }
 
@@ -57,7 +57,7 @@ fn play_with(moves: &[Move], kept: QuotaChange) -> History {
     let beginning: Vec<Move> = (0..NODES)
         .map(join)
         .chain([Move::Lease { holder: 0, trial: false, user: None, named: false }])
-        // A store gets all that ends.
+        // A store gets all ends.
         .chain([Move::Accounting { begins: false }, Move::Accounting { begins: true }])
         .chain([Move::Fence { node: 0, silent_ms: 3000, how: 1 }])
         .chain([Move::Limits { sensitive: QuotaChange::Keep, running: QuotaChange::Keep, history: kept }])
@@ -126,8 +126,8 @@ fn replay(mut ledger: Ledger, commands: &[(Revision, Command)]) -> Ledger {
     ledger
 }
 
-/// Watchers begin with the list after each entry; every one ends with the current list, or learns
-/// that changes are not kept any more.
+/// Watchers begin with the list after each entry; each ends with the current list, or learns that
+/// changes were dropped.
 fn follow(commands: &[(Revision, Command)], bytes_max: usize, at_once: usize) -> Result<(), TestCaseError> {
     let mut ledger = Ledger::default();
     let mut history = crate::history::History::new(ledger.place());
@@ -180,7 +180,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_must_hold_holds_after_every_command(moves in prop::collection::vec(a_move(), 1..120), kept in a_history_limit()) {
+    fn all_invariants_hold_after_every_command(moves in prop::collection::vec(a_move(), 1..120), kept in a_history_limit()) {
         play_with(&moves, kept);
     }
 
@@ -203,13 +203,13 @@ proptest! {
     }
 
     #[test]
-    fn a_list_and_what_came_after_it_are_the_state_or_what_came_is_said_to_be_forgotten(
+    fn a_list_and_the_later_changes_give_the_state_unless_changes_were_dropped(
         moves in prop::collection::vec(a_move(), 1..80), kept in a_history_limit(), bytes_max in 0..60_000usize, at_once in 1..4usize,
     ) {
         follow(&play_with(&moves, kept).commands, bytes_max, at_once)?;
     }
 
-    /// Mostly ends, of work that is forgotten at once or soon.
+    /// Most commands end work that is forgotten at once or soon.
     #[test]
     fn a_watcher_learns_of_the_end_of_work_that_is_forgotten(
         steps in prop::collection::vec((0..6u128, any::<bool>(), any::<bool>()), 1..60), kept in 0..3u32, at_once in 1..4usize,
@@ -238,7 +238,7 @@ proptest! {
         let mut text = serde_json::to_vec(&audit[which]).unwrap();
         let at = at.index(text.len());
         text[at] ^= flip;
-        // If it is no longer a valid record, the damage is noticed without the chain.
+        // If the text is no longer a valid record, the damage is noticed without the chain.
         let Ok(changed) = serde_json::from_slice::<AuditRecord>(&text) else { return Ok(()) };
         prop_assume!(changed != audit[which]);
         audit[which] = changed;

@@ -8,7 +8,7 @@
 //! with the same content, and stops nothing. The ledger does not wait for nodes that are Down; they
 //! may still report later.
 //!
-//! Access tokens are dropped: one of the backup may have been revoked since, because it was published.
+//! Access tokens are dropped: after the backup, one may have leaked and been revoked.
 //!
 //! A node's report counts only for the node itself: a share that it reports for another node counts
 //! only if that node reports it, too.
@@ -38,7 +38,7 @@ const HELD_MAX: usize = 4096;
 /// Largest number of nodes of all these shares together.
 const HELD_NAMES_MAX: usize = 1_000_000;
 
-/// The first multiple of [`NUMBERS_STEP`] that is at least half of that away: the lost quorum is
+/// The first multiple of [`NUMBERS_STEP`] that is at least half a step away: the lost quorum is
 /// assumed not to have reached it.
 pub fn beyond(number: u64) -> u64 {
     number.saturating_add(NUMBERS_STEP / 2).div_ceil(NUMBERS_STEP).saturating_mul(NUMBERS_STEP)
@@ -73,7 +73,7 @@ impl Ledger {
         self.revision = revision;
         self.epoch = Epoch(beyond(self.epoch.0));
         self.lease_token = beyond(self.lease_token);
-        // The accounting store may have numbers that the lost quorum gave.
+        // The accounting store may have numbers that the lost quorum assigned.
         self.ends.last = beyond(self.ends.last);
         self.jobs = job_numbers::beyond(self.jobs);
         // No holder keeps its lease: the next token is higher.
@@ -135,7 +135,7 @@ impl Ledger {
         self.node_index.waited_for.iter().cloned().collect()
     }
 
-    /// Whether there are such nodes.
+    /// Whether [`Self::placing_waits_for`] has any.
     pub(super) fn placing_waits(&self) -> bool {
         !self.node_index.waited_for.is_empty()
     }
@@ -156,8 +156,8 @@ impl Ledger {
         if conflicts.is_empty() { Ok(()) } else { Err(Refusal::Conflict { conflicts }) }
     }
 
-    /// After a command: once no node may run them, shows the allocations that were waiting in the
-    /// backup to the schedulers again. `was_waiting`: whether nodes might run them before it.
+    /// After a command: shows the allocations that were waiting in the backup to the schedulers again,
+    /// once no node may run them. `was_waiting`: whether a node might run them before the command.
     pub(super) fn resume_placing(&mut self, context: &mut ApplyContext, was_waiting: bool) {
         if self.placing_waits() {
             return;
@@ -166,9 +166,9 @@ impl Ledger {
         if was_waiting {
             recovery.pending.iter().filter(|id| self.allocations.contains_key(*id)).for_each(|id| context.changed.record(*id));
         }
-        // They were not ended as long as a node might run them.
-        let in_vain = recovery.pending.iter().filter(|id| was_waiting && self.waits_in_vain(**id));
-        let in_vain: Vec<AllocationId> = in_vain.copied().collect();
+        // As long as a node might run them, they were not ended.
+        let unmet = recovery.pending.iter().filter(|id| was_waiting && self.waits_in_vain(**id));
+        let unmet: Vec<AllocationId> = unmet.copied().collect();
         if recovery.awaited.is_empty() && !recovery.pending.is_empty() {
             // Those that have ended since may be dropped now.
             let has_ended = |id: &&AllocationId| self.allocations.get(*id).is_some_and(|a| a.state.is_terminal());
@@ -177,7 +177,7 @@ impl Ledger {
             self.count_changed(context);
         }
         if was_waiting {
-            in_vain.into_iter().for_each(|id| self.end_unmet(context, id));
+            unmet.into_iter().for_each(|id| self.end_unmet(context, id));
             self.want_adopted(context);
             self.resume_groups();
             self.settle(context);
@@ -279,8 +279,8 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Refuses lanes of what is no task group and replicas of what is no scaled service, or of another
-    /// user's.
+    /// Refuses a lane whose group is no task group or has another owner, and likewise a replica of a
+    /// scaled service.
     fn are_of_their_groups(&self, node: &NodeId, held: &[HeldShare]) -> Result<(), Refusal> {
         for HeldShare { share, .. } in held {
             self.is_of_its_service(node, share)?;
@@ -311,9 +311,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether the allocation is a replica in one of both, the node's report or the ledger, and another one
-    /// or none in the other: somebody has submitted work with this id since the backup, or had before the
-    /// lost quorum created the replica.
+    /// Whether the report and the ledger disagree about which replica the allocation is, if any: somebody
+    /// submitted work with this id after the backup, or before the lost quorum created the replica.
     fn is_stranger(&self, share: &DesiredShare) -> bool {
         self.allocations.get(&share.allocation).is_some_and(|known| known.replica.as_deref() != share.replica.as_ref())
     }
@@ -323,7 +322,7 @@ impl Ledger {
         self.end_for_good(context, id, EndReason::NodeLost { node: node.clone(), why }, "quorum");
     }
 
-    /// Applies the reports that were still pending on the node when the quorum was lost.
+    /// Applies the end of an allocation that the node could not report before the quorum was lost.
     fn ended_unreported(
         &mut self,
         context: &mut ApplyContext,
@@ -362,9 +361,9 @@ impl Ledger {
         }
     }
 
-    /// The node has what it reports; returns the holdings that the backup had. Done before anything
-    /// else, so that an ended allocation which the node still has is not dropped in between: it
-    /// would be adopted as one that the backup lacks.
+    /// Replaces the node's holdings by those that it reports; returns the earlier ones. Done before
+    /// anything else, so that an ended allocation which the node still has is not dropped in
+    /// between: it would be adopted as one that the backup lacks.
     fn replace_holdings(&mut self, context: &mut ApplyContext, node: &NodeId, held: &[HeldShare]) -> Vec<Holding> {
         let believed = self.retain_holdings(context, node, |_| false);
         for HeldShare { share, .. } in held {
@@ -402,7 +401,7 @@ impl Ledger {
                 if let Some(vni) = share.vni.filter(|_| self.is_live(id, epoch)) {
                     self.adopt_vni(context, id, vni);
                 }
-                // Only its head received that order, and is executing it.
+                // Only the head node received a preemption order, and executes it.
                 self.adopt_preemption(context, share);
                 if let Some(order) = share.telemetry.as_ref().filter(|_| self.is_live(id, epoch)) {
                     self.adopt_telemetry(context, node, id, order);
@@ -414,7 +413,7 @@ impl Ledger {
         }
     }
 
-    /// Adopts the preemption order that its head received. That a replica must leave comes before any other.
+    /// Adopts the preemption order that its head received. The order that a replica must leave replaces any other.
     fn adopt_preemption(&mut self, context: &mut ApplyContext, share: &DesiredShare) {
         if let Some(order) = &share.preempt
             && self.is_live(share.allocation, share.epoch)
@@ -435,7 +434,7 @@ impl Ledger {
     fn adopt_allocation(&mut self, context: &mut ApplyContext, node: &NodeId, held: &HeldShare) {
         let share = &held.share;
         let (id, epoch) = (share.allocation, share.epoch);
-        // A lane may bring its group, and a replica its service.
+        // With a lane its group, and with a replica its service, may be adopted.
         let whole = share.lane.map(|lane| lane.group).or(share.replica.map(|replica| replica.service));
         let more = [Some(id), whole].into_iter().flatten().filter(|id| !self.allocations.contains_key(id)).count();
         if more > 0 && self.allocations.len() - self.ended.len() + more > LIVE_MAX {
@@ -446,7 +445,7 @@ impl Ledger {
         self.forget_unmet(context, id);
         self.adopt_group(context, node, share);
         self.adopt_service(context, node, share);
-        // The lost quorum let the group or service begin, too.
+        // The lost quorum had also let the group or service begin.
         if let Some(whole) = whole.filter(|whole| self.allocations.get(whole).is_some_and(|whole| !whole.state.is_terminal())) {
             self.forget_unmet(context, whole);
         }
@@ -456,7 +455,7 @@ impl Ledger {
                 let submission = self.audit.seq + 1;
                 let submitted = Allocation::submitted(id, share.spec.clone(), share.owner.clone(), context.at);
                 let mut adopted = Allocation { submission, ..submitted };
-                // A lane or a replica has none of its own.
+                // A lane or a replica has no number of its own.
                 if whole.is_none() {
                     self.adopt_number(&mut adopted, share);
                 }
@@ -514,8 +513,8 @@ impl Ledger {
         self.nodes.contains_key(node) && !self.awaits(node)
     }
 
-    /// Records how far the node has prepared it, and that it runs if one of its nodes was ordered
-    /// to run it.
+    /// Records how far the node has prepared its share. The allocation runs once all nodes have
+    /// prepared theirs, or if one was ordered to run it.
     fn prepared_there(&mut self, context: &mut ApplyContext, node: &NodeId, held: &HeldShare, phase: SharePhase) {
         let (id, at) = (held.share.allocation, context.at);
         if !self.is_live(id, held.share.epoch) {
@@ -555,7 +554,7 @@ impl Ledger {
     }
 }
 
-/// Checks that a node can have all of this.
+/// Checks that a node can have these shares.
 fn well_formed(node: &NodeId, held: &[HeldShare], epochs: Epoch) -> Result<(), Refusal> {
     let malformed = |why: String| Err(Refusal::Malformed { why });
     if held.len() > HELD_MAX {
@@ -579,7 +578,7 @@ fn well_formed(node: &NodeId, held: &[HeldShare], epochs: Epoch) -> Result<(), R
         if nodes.len() != share.nodes.len() || !share.spec.may_have(nodes.len()) || !nodes.contains(node) {
             return malformed(format!("node {node} reports allocation {id}, which belongs to other nodes"));
         }
-        // A group has no nodes itself, and the id of a lane follows from its place in its group.
+        // A group has no nodes itself, and the id of a lane follows from its number in its group.
         let is_other_lane = share.lane.is_some_and(|lane| lane.number >= REPORTED_NUMBERS || lane_id(lane.group, lane.number) != id);
         if is_other_lane || share.lane.is_some() != share.spec.tasks.is_some() {
             return malformed(format!("node {node} reports allocation {id}, which is not the lane of a task group that it names"));

@@ -21,8 +21,8 @@ pub struct Registration {
     pub incarnation: Incarnation,
     /// Whether the agent has been restarted.
     pub new_life: bool,
-    /// The incarnation that the quorum has of the node, as far as the agent knows; `None`: it does not know any. What
-    /// another boot or a lost state takes from the node is taken from this incarnation alone.
+    /// The node's incarnation in the quorum, as far as the agent knows; `None`: it knows none. Another boot or a lost state
+    /// takes work only from this incarnation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaces: Option<Incarnation>,
     /// The resources that its kernel cannot limit; see [`lattice_model::Node::unenforced_limits`].
@@ -35,10 +35,10 @@ pub struct Registration {
     /// A summary of its wiring; see [`lattice_model::Node::locality`].
     #[serde(default, skip_serializing_if = "Locality::is_unknown")]
     pub locality: Locality,
-    /// From an agent that lost its state: the work that it found, and nothing else of its work is
-    /// left. `None`: it has its state.
+    /// From an agent that lost its state: the work that it found; no other work of it is left.
+    /// `None`: it has its state.
     pub found: Option<Vec<(AllocationId, Epoch)>>,
-    /// The node that relays its session; see [`lattice_model::Node::through`].
+    /// The node that relays its session; see [`lattice_model::Node::relay_node`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relay_node: Option<NodeId>,
     /// Whether it is configured with the site's wipe hook.

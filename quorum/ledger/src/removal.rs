@@ -10,11 +10,11 @@
 //! at once, because its agent tries that every second.
 //!
 //! Nothing may run on the node any more: it has no holdings, or all of them are fenced because
-//! somebody confirmed that it is dead. Its agent never reports fenced holdings as released, and if
-//! it were to return in the same boot, what is left of them would not be known. Such a node
-//! registers under another boot only.
+//! somebody confirmed that it is dead. After the removal, its agent reports no fenced holding as
+//! released, so in the same boot nobody would know what is left of them. Such a node can register
+//! only under another boot.
 //!
-//! What is recorded about allocations keeps the node's name.
+//! The records of allocations keep the node's name.
 
 use super::holds::reason_is_well_formed;
 use super::{ApplyContext, Ledger, Outcome, Subject};
@@ -99,7 +99,7 @@ pub(super) fn removed(node: &NodeId, removal: &Removal) -> Refusal {
     Refusal::NodeRemoved { node: node.clone(), by: removal.by.clone(), at: removal.at, reason: removal.reason.clone() }
 }
 
-/// What the record of a removal says: the ledger keeps nothing else of the node.
+/// The text of a removal's audit record: the ledger keeps nothing else of the node.
 fn detail(node: &Node, reason: &str, forgotten: Option<&NodeId>) -> String {
     let mut detail = format!("{reason}; it was {}", node.state);
     if !node.holds.is_empty() {

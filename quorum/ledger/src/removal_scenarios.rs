@@ -1,4 +1,4 @@
-//! Nodes that are removed, refused, and admitted again.
+//! Scenarios of nodes that are removed, refused, and admitted again.
 
 use super::scenarios::{Story, id, node, prepared, registration, released};
 use super::test_builders::vcluster_change;
@@ -85,7 +85,7 @@ fn a_node_is_not_removed_while_it_has_work_or_may_still_run_some() {
 }
 
 #[test]
-fn the_ledger_forgets_the_node_and_says_so_to_those_who_watch() {
+fn the_ledger_forgets_the_node_and_watchers_learn_of_it() {
     let mut s = Story::new(3);
     s.done(Action::SetVCluster {
         change: VClusterChange { nodes: Some([node(1), node(2)].into()), ..vcluster_change() },
@@ -108,7 +108,7 @@ fn the_ledger_forgets_the_node_and_says_so_to_those_who_watch() {
     assert!(s.ledger.node(&node(1)).is_none() && s.ledger.lease("l").is_none() && s.ledger.nodes().count() == 2);
     let removal = s.ledger.removal(&node(1)).unwrap();
     assert_eq!((removal.by.as_str(), removal.reason.as_str()), ("anna@n0", "rack 4 is sold"));
-    // The same again is recorded once.
+    // A repetition is recorded once.
     let again = s.apply(remove(1));
     assert!(again.result.is_ok() && again.audit.is_empty() && again.changed.nodes.is_empty());
     let report = NodeReport { node: node(1), incarnation: Incarnation(1), seq: 1, item: released(1, Epoch(1)) };
@@ -124,7 +124,7 @@ fn a_removed_name_is_refused_until_it_is_admitted_and_comes_back_as_a_new_node()
     s.done(remove(1));
     let at = s.now();
     let comes = |automatic| Action::Register(Registration { automatic, ..registration(1, 1, 0, true) });
-    // Also where the site admits all nodes.
+    // The node is refused even if the site admits all nodes.
     for automatic in [true, false] {
         let applied = s.apply(comes(automatic));
         let refusal = Refusal::NodeRemoved { node: node(1), by: "anna@n0".into(), at, reason: "rack 4 is sold".into() };
@@ -215,7 +215,7 @@ fn removed_names_are_bounded_and_the_record_says_which_is_forgotten() {
     let records = goes(&mut s, REMOVED_LEN_MAX);
     assert!(records[0].detail.ends_with("; the removal of m0, the oldest, is forgotten"), "{records:?}");
     assert!(s.ledger.removal(&name(0)).is_none() && s.ledger.removal(&name(1)).is_some());
-    // As any name that nobody admitted.
+    // The node is refused like any name that nobody admitted.
     let comes = |automatic| Action::Register(Registration { node: name(0), automatic, ..registration(1, 1, 0, true) });
     assert_eq!(s.act(comes(false)), Err(Refusal::NotAdmitted { node: name(0) }));
     s.done(comes(true));

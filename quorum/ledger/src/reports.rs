@@ -134,8 +134,8 @@ impl Ledger {
         }
     }
 
-    /// Only the head knows that every node has finished. The epoch must be current: a checkpoint
-    /// from an isolated earlier attempt must never become the one that a later attempt starts from.
+    /// Accepts a checkpoint from the head alone, which knows that every node has finished. The epoch
+    /// must be current: a later attempt must never start from a checkpoint of an isolated earlier one.
     pub(super) fn checkpointed(
         &mut self,
         context: &mut ApplyContext,
@@ -251,7 +251,7 @@ pub(super) fn reason_by_node(node: &NodeId, reason: &EndReason, is_its_node: imp
     }
 }
 
-/// On how many nodes the prologue of a lane has failed, if it has just failed on this one. A lane never
+/// The number of nodes on which the prologue of a lane has failed, including this one. A lane never
 /// begins twice.
 fn failed_prologues(lane: &Allocation, node: &NodeId) -> usize {
     let earlier = lane.attempts.iter().filter_map(|attempt| {

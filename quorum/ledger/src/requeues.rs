@@ -1,4 +1,4 @@
-//! Requeues on request: the claim of an allocation ends, and it starts again when it gets other
+//! Requeues on request: the claim of an allocation ends, and the work starts again when it gets new
 //! nodes.
 //!
 //! The same rules apply as to automatic requeues: `--requeue=never` forbids it, and it counts

@@ -15,7 +15,7 @@ fn before(s: &Story, name: &str) -> Timestamp {
 }
 
 #[test]
-fn what_was_issued_before_a_revocation_counts_no_more_and_what_is_issued_afterwards_does() {
+fn certificates_from_before_a_revocation_are_invalid_and_later_ones_are_valid() {
     let mut s = Story::new(1);
     let earlier = s.ledger.issue_time();
     s.done(revoke("n7"));
@@ -42,7 +42,7 @@ fn a_revocation_is_recorded_with_who_and_why_and_needs_another_gossip_key() {
     assert!(s.ledger.needs_gossip_key());
     s.done(Action::AddKey { secret: Secret([1; 32]), by: "quorum".into() });
     assert!(!s.ledger.needs_gossip_key());
-    // A key that was introduced before a revocation is known to the revoked machine, so another key
+    // The revoked machine knows a key that was introduced before the revocation, so another key
     // follows.
     s.done(revoke("n7"));
     s.done(Action::AddKey { secret: Secret([2; 32]), by: "root".into() });

@@ -35,8 +35,8 @@ fn a_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Two of the groups have the same number, two of the accounts the same name. One is root, and one has a name with
-/// an `@`.
+/// Two groups have the same gid, and two accounts the same name. One account is root, and one has a name with an
+/// `@`.
 fn subjects() -> Vec<Subject> {
     let account = |name: &str, uid| Subject::User { name: name.to_owned(), uid };
     let group = |name: &str, gid| Subject::Group { name: name.to_owned(), gid };
@@ -128,7 +128,7 @@ impl Record {
         members.map(|subject| TenantMember { is_default: is_default(&subject), subject }).collect()
     }
 
-    /// What members append to the name of root does not take its roles away.
+    /// Root keeps its roles when a member appends a machine to its name.
     fn has(&self, by: &Principal, role: Role, tenant: Option<&str>) -> bool {
         let is_its = |subject: &Subject| is_of(subject, by) || (by.name == "root@n1" && is_root(subject));
         self.roles.iter().any(|binding| binding.role == role && binding.tenant.as_deref() == tenant && is_its(&binding.subject))

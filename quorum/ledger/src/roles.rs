@@ -1,11 +1,11 @@
-//! Roles: to whom they are granted, and who may do what by them.
+//! Roles: who has them, and what they allow.
 //!
 //! ```text
 //!   GrantRole, RevokeRole ──▶ bindings ──roles_of──▶ roles of a principal ──may──▶ the table of the model
 //! ```
 //!
-//! A repeated grant is a success. A role that nobody has cannot be revoked: a name that was mistyped would
-//! keep its role unnoticed.
+//! A repeated grant is a success. The revocation of a role that nobody has is refused: after a typing error, the
+//! intended role would stay unnoticed.
 //!
 //! The member that answers appends the machine to root's name where root acts on others' work, for the audit
 //! log (`root@n1`). Root then has the roles of its account. Other names are those of accounts, also
@@ -74,7 +74,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Revokes the role of all accounts or groups of this name, whatever their numbers.
+    /// Revokes the role of all accounts or groups of this name, whatever their numeric ids.
     pub(super) fn revoke_role(
         &mut self,
         context: &mut ApplyContext,

@@ -31,7 +31,7 @@ enum Move {
         on: u8,
         code: i32,
     },
-    /// Nothing is left of one there.
+    /// Nothing is left of a replica there.
     Release {
         on: u8,
     },
@@ -50,7 +50,7 @@ enum Move {
         least: u32,
         most: u32,
     },
-    /// The loop finds this value, and asks for what it then wants after some seconds.
+    /// The loop finds this value, and requests another number of replicas after some seconds.
     Look {
         value: Option<u64>,
         seconds: u64,
@@ -88,7 +88,7 @@ fn a_move() -> impl Strategy<Value = Move> {
 
 struct World {
     s: Story,
-    /// What nodes have, as far as they know.
+    /// The replicas that each node believes to have.
     there: BTreeMap<u8, Vec<(AllocationId, Epoch)>>,
 }
 
@@ -242,7 +242,7 @@ impl World {
             self.act(Move::Settle);
             self.act(Move::EndWaits);
             for on in 0..NODES {
-                self.release_what_is_over(on);
+                self.release_ended(on);
                 self.claim(on);
             }
             self.check();
@@ -250,8 +250,8 @@ impl World {
         panic!("{:?} is left", self.ledger().allocation(id(1)));
     }
 
-    /// Replicas that have ended are gone from the node soon, and those that must leave do.
-    fn release_what_is_over(&mut self, on: u8) {
+    /// Ended replicas are soon gone from the node, and replicas that must leave do so.
+    fn release_ended(&mut self, on: u8) {
         for (allocation, epoch) in self.there.remove(&on).unwrap_or_default() {
             let known = self.ledger().allocation(allocation).unwrap();
             let is_current = known.epoch == epoch && known.state == AllocationState::Running;

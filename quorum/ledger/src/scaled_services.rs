@@ -11,7 +11,7 @@
 //! ```
 //!
 //! A service gets no nodes itself and is in no queue, like a task group; [`super::task_groups`] says how
-//! much one command does, and how many lanes and replicas of a user wait. What everybody may know of a
+//! much one command does, and how many lanes and replicas of a user wait. The public state of a
 //! service is in its record ([`ScalingState`]), so a watcher needs nothing else. The numbers of its
 //! replicas are in `scaled_services`.
 //!
@@ -23,13 +23,13 @@
 //! | ends otherwise for good | another one takes its place, with a number of its own |
 //!
 //! A replica that ends by itself soon after it has begun would be replaced for ever. So the service
-//! ends with the third one in a row. A replica that was created after such an end and has run for a
-//! while interrupts the row.
+//! ends with the third such end in a row. A replica that was created after such an end and has run for
+//! a while interrupts the row.
 //!
 //! After a recovery from a backup, no replica is created or asked to leave before every node has reported
-//! what it has. What the lost quorum had in addition is adopted, and so is a higher bound under which it was
-//! created. When all have reported, the service wants what then runs, unless somebody has changed its number
-//! since.
+//! what it has. Replicas that the backup lacks are adopted, and so is a higher bound under which they were
+//! created. When all have reported, the service wants at least as many replicas as then run, unless somebody
+//! has changed the number since.
 
 use super::claims::scheduler_lease;
 use super::preemptions::checkpoint_of;
@@ -50,9 +50,9 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-/// Who changes the number of replicas if no user does, in records.
+/// Who changed the number of replicas, in records, if no user did.
 const SCALING: &str = "scaling";
-/// With so many early ends of its replicas in a row, a service ends.
+/// After this many early ends of its replicas in a row, a service ends.
 const EARLY_ENDS_MAX: u32 = 3;
 /// A replica that has run for this long, in milliseconds, does not end early.
 const RUNS_MS: u64 = 10 * 60_000;
@@ -92,7 +92,7 @@ fn is_own_end(reason: &EndReason) -> bool {
     }
 }
 
-/// How a replica ended that was not asked to leave.
+/// The end of a replica that was not asked to leave.
 struct ReplicaEnd {
     reason: EndReason,
     /// For how long it had run, in milliseconds.
@@ -108,7 +108,7 @@ impl ReplicaEnd {
     }
 }
 
-/// What a service that has not ended was submitted with, and what is known of it.
+/// The specified scaling and the state of a service that has not ended.
 fn scaled(service: &Allocation) -> Result<(&Scaling, &ScalingState), Refusal> {
     let id = service.id;
     Ledger::not_to_a_part(service)?;
@@ -171,8 +171,8 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// The loop of the service has found something, or asks for one replica more or less. By the agent with
-    /// the lease of its queue.
+    /// A step of the service's loop: it has found something, or asks for one replica more or less. From the
+    /// agent with the lease of its queue.
     pub(super) fn step_scaling(&mut self, context: &mut ApplyContext, order: &ScalingStep) -> Result<Outcome, Refusal> {
         let ScalingStep { service: id, lease_token, metric, step } = order;
         let id = *id;
@@ -182,14 +182,14 @@ impl Ledger {
             return Err(Refusal::StaleLease { name, token: *lease_token });
         }
         let (scaling, known) = scaled(service)?;
-        // The metric was changed while the loop looked at the one before.
+        // The metric was changed while the loop looked at the former one.
         if let Some(policy) = scaling.policy.as_ref().filter(|policy| policy.metric != *metric) {
             return Err(Refusal::ScalingStep { id, why: format!("it scales by {} now, and not by {metric}", policy.metric) });
         }
         check(scaling, known, step, context.at).map_err(|why| Refusal::ScalingStep { id, why: why.to_string() })?;
         let mut next = known.clone();
         next.take(scaling, bounded_step(step), context.at);
-        // The same has been noted before.
+        // The step changes nothing.
         if next == *known {
             return Ok(Outcome::Done);
         }
@@ -205,9 +205,9 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// The specification of an allocation was changed by a user. If it is a scaled service: its number of
-    /// replicas is brought into the bounds, and what the loop found and did by another policy does not count
-    /// any more.
+    /// A user has changed the specification of an allocation. If it is a scaled service: its number of
+    /// replicas is brought into the bounds, and with another policy, the reading and the alternations under
+    /// the former one are dropped.
     pub(super) fn adapt_scaling(&mut self, context: &mut ApplyContext, id: AllocationId, before: &AllocationSpec, by: &str) {
         let Some(service) = self.allocations.get(&id) else { return };
         let (Some(was), Some(scaling)) = (before.scaling.as_deref(), service.spec.scaling.as_deref()) else { return };
@@ -223,7 +223,7 @@ impl Ledger {
         if next == wanted {
             return;
         }
-        // During a recovery, this says nothing about the replicas that are adopted: other bounds are no number.
+        // During a recovery, adopted replicas still count: other bounds do not say how many replicas somebody wants.
         self.change_scaling(context, id, |state, at| state.set_wanted(next, Some(by.to_owned()), None, at));
         let detail = change_text(wanted, next);
         self.record(context, by, AuditAction::AllocationScaled, Subject { allocation: Some(id), node: None }, detail);
@@ -242,8 +242,8 @@ impl Ledger {
         self.scaled_services.get_mut(&service).map(Arc::make_mut)
     }
 
-    /// The specification has changed. If it is a scaled service's, its replicas that wait and have never
-    /// begun are ended, and others take their places.
+    /// The specification has changed. If it is a scaled service's, new replicas replace those that wait and
+    /// have never begun.
     pub(super) fn outdate_replicas(&mut self, context: &mut ApplyContext, id: AllocationId) {
         if self.scaled_services.contains_key(&id)
             && let Some(replicas) = self.replicas_mut(context, id)
@@ -252,8 +252,8 @@ impl Ledger {
         }
     }
 
-    /// Another replica of the service that has a part of this node, or leaves it; and why both are not there
-    /// together.
+    /// Another replica of the same service that holds a part of this node, or leaves it; and why both cannot
+    /// be there.
     pub(super) fn replica_beside(&self, allocation: &Allocation, node: &NodeId) -> Option<(AllocationId, String)> {
         let service = allocation.replica.as_deref()?.service;
         let others = self.holdings(node).iter().filter(|held| held.allocation != allocation.id);
@@ -264,7 +264,7 @@ impl Ledger {
         })
     }
 
-    /// A replica of the service is in this phase from now on. `has_begun`: its work has, if it has nodes.
+    /// A replica of the service is in this phase from now on. `has_begun`: whether it has nodes and its work runs.
     fn set_replica_phase(
         &mut self,
         context: &mut ApplyContext,
@@ -288,7 +288,7 @@ impl Ledger {
         });
     }
 
-    /// A replica may have changed: its service learns of that.
+    /// A replica may have changed: updates its service.
     pub(super) fn follow_replica(&mut self, context: &mut ApplyContext, id: AllocationId, of: ReplicaOf) {
         let ReplicaOf { service, number } = of;
         let (Some(replicas), Some(service_record)) = (self.scaled_services.get(&service), self.allocations.get(&service)) else { return };
@@ -329,7 +329,7 @@ impl Ledger {
         }
     }
 
-    /// A replica has ended for good and was not asked to leave. With too many early ends in a row, its
+    /// A replica has ended for good and was not asked to leave. After too many early ends in a row, its
     /// service ends.
     fn note_replica_end(&mut self, context: &mut ApplyContext, of: ReplicaOf, end: ReplicaEnd) {
         let ReplicaOf { service, number } = of;
@@ -372,15 +372,15 @@ impl Ledger {
         }
     }
 
-    /// Somebody wants another number of replicas since the recovery: that counts.
+    /// Somebody has set the number of replicas: it counts, and not the adopted replicas.
     fn forget_adopted(&mut self, service: AllocationId) {
         if let Some(adopting) = self.recovery.as_mut().and_then(|recovery| recovery.adopting.as_mut()) {
             adopting.insert(service, false);
         }
     }
 
-    /// Once after a recovery, when no node may run what the backup lacks: the services of which replicas
-    /// were adopted want what runs, because the lost quorum wanted that.
+    /// Once after a recovery, when the ledger waits for no node any more: services with adopted replicas want
+    /// at least as many as run, because the lost quorum wanted them.
     pub(super) fn want_adopted(&mut self, context: &mut ApplyContext) {
         let Some(recovery) = &mut self.recovery else { return };
         let adopting = recovery.adopting.take().unwrap_or_default();
@@ -402,7 +402,7 @@ impl Ledger {
     pub(super) fn adopt_service(&mut self, context: &mut ApplyContext, node: &NodeId, share: &DesiredShare) {
         let (Some(ReplicaOf { service: id, .. }), Some(scaling)) = (share.replica, share.spec.scaling.as_deref()) else { return };
         if self.allocations.contains_key(&id) {
-            // One that the backup has may have been created under earlier bounds.
+            // A replica in the backup may have been created under earlier bounds.
             if !self.allocations.contains_key(&share.allocation) {
                 self.widen_bounds(context, node, id, scaling.replicas_max);
             }
@@ -437,9 +437,9 @@ impl Ledger {
         self.record(context, "quorum", AuditAction::AllocationChanged, Subject { allocation: Some(service), node: None }, detail);
     }
 
-    /// Those to be ended, if `wanted` should wait: all that have an earlier specification and have never
-    /// begun, and of the others those that are too many; and how many are missing then. What a replica has
-    /// saved is lost with it: so those without a checkpoint end first, and of them the latest.
+    /// The waiting replicas to end if `wanted` should wait: all with an earlier specification that have never
+    /// begun, and the surplus of the others. Also returns how many are missing then. A checkpoint is lost with
+    /// its replica, so replicas without one end first, the latest of them first.
     fn replicas_to_end(&self, service: AllocationId, replicas: &ServiceReplicas, wanted: u32) -> (Vec<u32>, u32) {
         let record = |number: u32| self.allocations.get(&lane_id(service, number));
         let has_begun = |number: u32| record(number).is_some_and(|replica| replica.has_ever_begun());
@@ -487,11 +487,11 @@ impl Ledger {
         self.create_replicas(context, &service, missing, left)
     }
 
-    /// A replica that has nodes is one too many. One that is still being prepared ends at once.
+    /// Asks a surplus replica that has nodes to leave. One that is still being prepared ends at once.
     fn ask_to_leave(&mut self, context: &mut ApplyContext, service: &Allocation, number: u32) {
         let id = lane_id(service.id, number);
         let (Some(replica), Some(state)) = (self.allocations.get(&id), service.scaling.as_deref()) else { return };
-        // Its service does not know yet that it was ended just now.
+        // It was ended just now, and its service has not been updated yet.
         if replica.state.is_terminal() {
             return;
         }

@@ -51,7 +51,7 @@ impl Story {
 
     pub(super) fn apply(&mut self, mut action: Action) -> Applied {
         if let Action::Register(new) = &mut action {
-            // As an agent that was told what the quorum has.
+            // As an agent that knows its node's incarnation in the quorum.
             new.replaces = new.replaces.or_else(|| self.ledger.node(&new.node).map(|known| known.incarnation));
         }
         self.index += 1;
@@ -75,8 +75,8 @@ impl Story {
         self.done(Action::AdvanceTime);
     }
 
-    /// Lets the time pass for which an allocation waits, and ends the wait by the leader's clock.
-    /// Returns that time in milliseconds.
+    /// Lets time pass until the wait of an allocation is over, and ends the wait by the leader's clock.
+    /// Returns the time in milliseconds.
     pub(super) fn waits_over(&mut self, number: u128) -> u64 {
         let Some(until) = self.ledger.allocation(id(number)).and_then(|a| a.waits_until) else { return 0 };
         let left = until.since_ms(self.now());
@@ -115,7 +115,7 @@ impl Story {
         Claim { allocation: id(number), requeue_count, lease_token: self.token, shares, after: None, by: None, walltime: None }
     }
 
-    /// Claims nodes for it, after its waits are over.
+    /// Claims nodes for an allocation, after its wait is over.
     pub(super) fn claimed(&mut self, number: u128, nodes: &[u8]) -> Epoch {
         self.waits_over(number);
         match self.claim(number, nodes) {

@@ -36,7 +36,7 @@ pub struct Endpoint {
 }
 
 impl Ledger {
-    /// These ports of the allocation accept connections on this node: those that it exposes are listed.
+    /// These ports accept connections on this node: lists those that the allocation exposes.
     pub(super) fn list_ports(&mut self, node: &NodeId, id: AllocationId, epoch: Epoch, ports: &[u16]) {
         if !self.takes_part(node, id, epoch) {
             return;
@@ -55,7 +55,7 @@ impl Ledger {
         self.list_ports(node, id, epoch, &ports);
     }
 
-    /// The allocation stops to run, or is a replica that must leave.
+    /// The allocation stops running, or is a replica that must leave.
     pub(super) fn close_services(&mut self, id: AllocationId) {
         let listed: Vec<OpenPort> = self.ports_of(id).copied().collect();
         for port in &listed {
@@ -72,7 +72,7 @@ impl Ledger {
     fn offered(&self, tenants: Option<&[String]>) -> impl Iterator<Item = &Allocation> {
         let of = move |a: &&Allocation| tenants.is_none_or(|t| t.contains(&a.spec.tenant));
         let first = self.open_ports.get_min().map(|(id, ..)| *id);
-        // Passes over the ports of each: wide work has thousands.
+        // Skips the further ports of each allocation: wide work has thousands.
         let ids = successors(first, |id| {
             let others = (Bound::Excluded((*id, u32::MAX, u16::MAX)), Bound::Unbounded);
             self.open_ports.range(others).next().map(|(id, ..)| *id)

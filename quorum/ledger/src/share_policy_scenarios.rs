@@ -13,7 +13,7 @@ fn policy(share_policy: SharePolicy) -> Action {
     LimitsChange { share_policy: Some(share_policy), ..LimitsChange::default() }.by("root")
 }
 
-/// Two cores of a node; as often as wanted if its work fails.
+/// Submits work that needs two cores of a node and is requeued if it fails.
 fn submit(s: &mut Story, number: u128, tenant: &str, uid: u32) {
     let spec = AllocationSpec { share: Some(CORES), tenant: tenant.into(), ..spec(1, RequeuePolicy::Always, 9) };
     s.done(Action::Submit { id: id(number), spec: Box::new(spec), owner: user(uid), claim: None });
@@ -30,8 +30,8 @@ fn conflict(result: Result<Outcome, Refusal>) -> (Option<AllocationId>, String) 
     }
 }
 
-/// Work 1 of a user of physics, 2 of another one, 3 of the first one under another tenant, 4 and 5 of both
-/// without a tenant; the first one is on node 0.
+/// Work 1 belongs to a user of physics, 2 to another one, 3 to the first user under another tenant, 4 and 5 to
+/// the two users without a tenant; work 1 is on node 0.
 fn one_of_five_is_placed(share_policy: SharePolicy) -> Story {
     let mut s = Story::new(2);
     for tenant in ["physics", "chemistry"] {
@@ -61,7 +61,7 @@ fn a_claim_beside_a_share_that_the_policy_keeps_apart_is_refused_with_the_reason
         assert_eq!(conflict(claim(&mut s, number, 0)), holds("work of another tenant", of_one_tenant));
     }
     claim(&mut s, 2, 0).unwrap();
-    // Without a tenant, with one's own alone.
+    // Work without a tenant shares a node only with other such work of its user.
     claim(&mut s, 4, 1).unwrap();
     assert!(conflict(claim(&mut s, 3, 1)).1.starts_with("holds work without a tenant"));
     assert!(conflict(claim(&mut s, 5, 1)).1.starts_with("holds work of another user"));
@@ -85,7 +85,7 @@ fn a_share_counts_until_its_node_has_released_it() {
     let epoch = s.ledger.allocation(id(1)).unwrap().epoch;
     s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 1 } });
     assert_eq!(s.state(1), AllocationState::Pending, "it was requeued, and its processes may still be there");
-    // Its record has no share then, and schedulers do not get it: that of the node has the owner.
+    // Schedulers do not get the ended record, so the node's record has the owner.
     s.done(Action::Cancel { id: id(1), by: user(7) });
     let leaving = &s.ledger.node(&node(0)).unwrap().leaving;
     assert_eq!(leaving[0].owner, Some(WorkOwner { uid: 7, tenant: "physics".into(), is_exclusive: false }));
@@ -108,13 +108,13 @@ fn a_policy_ends_nothing_and_a_mixed_node_takes_no_more_until_one_owner_is_left(
     assert_eq!(records[0].detail, "sensitive_pool_size unlimited, share_policy tenant");
     assert!(s.acted(policy(SharePolicy::Tenant)).is_empty(), "a repetition changes nothing");
     assert_eq!(s.ledger.holdings(&node(0)).len(), 2, "both go on");
-    // Neither the one nor the other gets more of it.
+    // Neither tenant gets more of the node.
     assert_eq!(conflict(claim(&mut s, 2, 0)).0, Some(id(3)));
     let epoch = s.ledger.allocation(id(3)).unwrap().epoch;
     s.done(Action::Cancel { id: id(3), by: user(7) });
     s.report(0, released(3, epoch));
     claim(&mut s, 2, 0).unwrap();
-    // It is part of a snapshot.
+    // The policy is part of a snapshot.
     let restored: super::Ledger = rmp_serde::from_slice(&rmp_serde::to_vec_named(&s.ledger).unwrap()).unwrap();
     assert_eq!(restored.cluster_limits().share_policy, SharePolicy::Tenant);
     s.ledger = restored;

@@ -53,7 +53,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Checks everything about a signed head but the signature itself.
+    /// Checks a signed head, except the signature itself.
     pub(super) fn check_signed_head(&self, signed: &SignedHead) -> Result<(), Refusal> {
         check_hex("signature", &signed.signature, SIGNATURE_DIGITS)?;
         if self.signing.keys.get(&signed.member) != Some(&signed.key) {

@@ -1,4 +1,4 @@
-//! Scenarios of singletons: work that waits for all that its user submitted before under its name.
+//! Scenarios of singletons: work that waits for all earlier work of its user with the same name.
 
 use super::properties::scans::invariant_indexes_equal_scans;
 use super::scenarios::{Story, id, prepared, released, spec, user};

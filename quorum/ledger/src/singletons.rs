@@ -1,5 +1,4 @@
-//! Singletons: work that begins only when all that its user submitted before under the same name is
-//! gone.
+//! Singletons: work that begins only when all earlier work of its user with the same name is gone.
 //!
 //! ```text
 //!   submission, end, release, new name ──note_before──▶ the place before, in the context
@@ -7,9 +6,9 @@
 //!                                         singleton, its predecessor is looked up again
 //! ```
 //!
-//! A singleton waits for its predecessor: of the earlier allocations that are not gone, the latest one.
-//! If that goes while others before it are still there, the latest of those is the next predecessor.
-//! So a change concerns two singletons at most, however many have the same name.
+//! A singleton waits for its predecessor: the latest earlier allocation that is not gone. If the
+//! predecessor goes before other earlier allocations, the latest of those is the next predecessor. So
+//! a change concerns two singletons at most, however many have the same name.
 
 use super::{ApplyContext, Ledger};
 use lattice_ledger_state::names::NamePlace;
@@ -36,8 +35,8 @@ impl Ledger {
         is_there.then(|| NamePlace { uid, name: allocation.spec.name.clone(), submission, id })
     }
 
-    /// After a command: brings the places of what it changed up to date, and the singletons that have
-    /// another predecessor now.
+    /// After a command: updates the places of changed allocations, and the singletons that have another
+    /// predecessor now.
     pub(super) fn settle_names(&mut self, context: &mut ApplyContext) {
         let mut changed = Vec::new();
         for (id, was) in std::mem::take(&mut context.names_before) {

@@ -48,7 +48,7 @@ use uuid::Uuid;
 /// and the port.
 pub type OpenPort = (AllocationId, u32, u16);
 
-/// The cluster level before any was committed.
+/// The cluster level before the first was committed.
 pub const LEVEL_FIRST: u32 = 1;
 /// Largest number of allocations that have not ended.
 pub const LIVE_MAX: usize = 200_000;
@@ -80,7 +80,7 @@ pub struct Ledger {
     pub(super) allocations: OrdMap<AllocationId, Arc<Allocation>>,
     #[serde(skip)]
     pub(super) allocation_index: AllocationIndex,
-    /// The last job number given. It never goes back, and the numbers of a task group are given at once.
+    /// The last assigned job number. It never decreases. A task group gets the numbers of all its tasks.
     #[serde(default)]
     pub(super) jobs: u64,
     #[serde(skip)]
@@ -89,8 +89,8 @@ pub struct Ledger {
     pub(super) dependents: Dependents,
     #[serde(skip)]
     pub(super) names: Names,
-    /// Allocations whose changes have not reached all that depend on them: each with the last one that
-    /// they have reached.
+    /// Allocations whose changes have not reached all their dependents, each with the last dependent
+    /// reached.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) unsettled: BTreeMap<AllocationId, Option<AllocationId>>,
     /// The tasks of each task group.
@@ -102,13 +102,13 @@ pub struct Ledger {
     /// Task groups and scaled services whose lanes or replicas are not all created or ended.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) unsettled_groups: BTreeSet<AllocationId>,
-    /// Task groups of whose ended tasks others, which wait for these, have to learn.
+    /// Task groups with ended tasks that the groups waiting for them do not know of yet.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) unsettled_tasks: BTreeSet<AllocationId>,
-    /// Those that need some when so few allocations live that they are created again.
+    /// Groups and services that lack lanes or replicas, because too many allocations live.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) crowded_groups: BTreeSet<AllocationId>,
-    /// Those that need some when fewer of their user wait, by the user.
+    /// Groups and services that lack some, because too many of their user wait; by user.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) capped_groups: BTreeMap<u32, BTreeSet<AllocationId>>,
     /// How many lanes and replicas of each user wait for nodes; users without any are absent.
@@ -119,7 +119,7 @@ pub struct Ledger {
     /// Ended allocations in the order of their end.
     #[serde(deserialize_with = "each_in_turn")]
     pub(super) ended: OrdSet<EndedPlace>,
-    /// Which of them have been dropped.
+    /// A summary of those that have been dropped.
     pub(super) forgotten: Forgotten,
     /// Ended work that waits until the accounting store has it.
     #[serde(default, skip_serializing_if = "Ends::is_empty")]
@@ -129,7 +129,7 @@ pub struct Ledger {
     pub(super) lease_token: u64,
     pub(super) audit: AuditHead,
     pub(super) signing: Signing,
-    /// Up to where the archive has every audit record.
+    /// The archive has every audit record up to this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) audit_checkpoint: Option<AuditCheckpoint>,
     /// The latest recorded accesses, oldest first: a repeated request is not recorded again.
@@ -269,7 +269,7 @@ impl Serialize for Ledger {
     }
 }
 
-/// With all derived fields.
+/// Also builds the derived fields.
 impl<'de> Deserialize<'de> for Ledger {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut ledger = Self::deserialize(deserializer)?;
@@ -317,12 +317,12 @@ pub struct Recovery {
     /// Job numbers up to this one may have been given by the lost quorum.
     #[serde(default)]
     pub jobs: u64,
-    /// Scaled services of which a node has a replica that had no nodes in the backup, or whose number of
-    /// replicas somebody has changed since, and whether what runs decides how many they want: not if
-    /// somebody has. `None`: it was decided.
+    /// Scaled services of which a node has a replica that had no nodes in the backup (`true`: the running
+    /// replicas will decide how many it wants), or whose number somebody has set since the recovery
+    /// (`false`). `None`: it was decided.
     pub adopting: Option<BTreeMap<AllocationId, bool>>,
-    /// Scaled services of which somebody has changed the highest number of replicas since: no node's replica
-    /// widens it.
+    /// Scaled services whose largest number of replicas somebody has changed since the recovery: a reported
+    /// replica does not raise it.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub rebounded: BTreeSet<AllocationId>,
 }
@@ -368,12 +368,12 @@ pub struct ClusterLimits {
     /// How many steps a DAG may have.
     #[serde(default)]
     pub dag_size: DagSize,
-    /// For whom root of a machine acts.
+    /// For whom a machine's root user may act.
     #[serde(default, skip_serializing_if = "RootMay::is_everybody")]
     pub root_may: RootMay,
 }
 
-/// The name of [`NotifyChannel::Mail`]: that of its setting.
+/// The name of [`NotifyChannel::Mail`], and of its setting.
 pub const MAIL_CHANNEL: &str = "mail_hook";
 
 /// The ways in which notifications are sent.

@@ -23,7 +23,7 @@ enum Move {
     Claim {
         on: u8,
     },
-    /// The lane there runs some of what it holds, as far as it knows, and reports. Its average says how
+    /// The lane there runs some of the tasks that it believes to hold, and reports. Its average says how
     /// long tasks take. `lost`: the answer does not arrive.
     Advance {
         on: u8,
@@ -32,8 +32,8 @@ enum Move {
         mean_us: u64,
         lost: bool,
     },
-    /// The lane there decides to return all but the first of what it holds. Its reports say so until an
-    /// answer shows that the quorum knows.
+    /// The lane there decides to return all but its first tasks. Its reports say so until an answer shows
+    /// that the quorum knows.
     Return {
         on: u8,
         keeps: u32,
@@ -123,7 +123,7 @@ struct World {
     lanes: BTreeMap<u8, Lane>,
     /// The latest reports.
     sent: VecDeque<Action>,
-    /// How each task ended that was reported under a claim which was not over.
+    /// How each task ended, as reported under a current claim.
     ended: BTreeMap<u32, TaskOutcome>,
 }
 
@@ -152,7 +152,7 @@ impl World {
         self.all_lanes().iter().filter(|lane| !lane.state.is_terminal()).count()
     }
 
-    /// Applies a lane's report. Ends of tasks that it holds under a claim which is not over are final.
+    /// Applies a lane's report. The ends of tasks that it holds under a current claim are final.
     fn report(&mut self, action: Action) -> Option<LaneWork> {
         let Action::AdvanceLane { id: lane, epoch, report, .. } = &action else { panic!("{action:?} is no report") };
         let before = self.ledger().task_groups.get(&id(1)).unwrap();
@@ -291,7 +291,7 @@ impl World {
             let may_run = self.ledger().holdings.unfenced_of(lane.id) > 0;
             assert!(!holds || may_run, "{lane:?} holds tasks and is gone");
         }
-        // So no task runs in two lanes, whichever answers were lost.
+        // No task runs in two lanes, whichever answers were lost.
         for lane in self.lanes.values() {
             let number = self.ledger().allocation(lane.id).and_then(|lane| lane.lane).map(|lane| lane.number);
             let lease = number.and_then(|number| tasks.lease(number)).filter(|lease| lease.epoch == lane.epoch);
@@ -332,7 +332,7 @@ impl World {
     }
 }
 
-/// Plays the moves, then everything else. Returns how the group ended.
+/// Plays the moves, then lets the group end. Returns how it ended.
 fn play(group: TaskGroup, moves: &[Move]) -> (AllocationState, TaskStates) {
     let mut w = World::new(group);
     w.check();

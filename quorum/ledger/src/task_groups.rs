@@ -13,10 +13,10 @@
 //! reports (decision 88). A lane holds its tasks as long as one of its nodes has an unfenced
 //! holding. Then nothing of the lane can run any more, and what it has not reported waits again.
 //!
-//! One command creates and ends a bounded number of lanes and of the replicas of scaled services, which
-//! [`super::scaled_services`] creates and ends. Groups and services with more to do stay in
-//! `unsettled_groups`, which is replicated, until the next command; if there is none, the leader's
-//! clock proposes one (`Action::SettleDependents`).
+//! One command creates and ends a bounded number of lanes and of replicas of scaled services (see
+//! [`super::scaled_services`]). Groups and services with more to do stay in `unsettled_groups`, which is
+//! replicated, until the next command; if there is none, the leader's clock proposes one
+//! (`Action::SettleDependents`).
 //!
 //! After a recovery from a backup, the ledger does not know what the lost quorum leased since:
 //!
@@ -50,38 +50,38 @@ use uuid::Uuid;
 
 /// How many lanes and replicas one command creates, ends and notifies at most.
 pub(super) const LANES_AT_ONCE_MAX: usize = if cfg!(test) { 8 } else { 64 };
-/// While so many lanes and replicas of a user wait for nodes, each of the user's groups and services has
-/// one of them at most.
+/// While this many lanes and replicas of a user wait for nodes, each of the user's groups and services
+/// gets another one only if none of its own waits.
 pub const LANES_WAITING_OF_USER_MAX: u32 = if cfg!(test) { 40 } else { 1000 };
-/// Lanes and replicas are created while fewer allocations live than this: what people submit has room
-/// still.
+/// Lanes and replicas are created only while fewer allocations live than this: the rest is for what
+/// people submit.
 pub const LIVE_WITH_LANES_MAX: usize = LIVE_MAX / 4 * 3;
-/// How many ranges of tasks one command may name.
+/// Largest number of ranges of tasks that one command names.
 const RANGES_MAX: usize = 20_000;
-/// For how long the tasks that a lane holds should last, in microseconds.
+/// How long the tasks that a lane holds should last together, in microseconds.
 const LEASE_US: u64 = 2_000_000;
 /// A lane whose tasks take at least this long on average holds one at a time, in microseconds.
 const LONG_TASK_US: u64 = 1_000_000;
-/// How many tasks a lane holds at most.
+/// Largest number of tasks that a lane holds.
 const LEASED_MAX: u32 = 10_000;
-/// How many nodes at which its lanes failed a group knows at most.
+/// Largest number of nodes that a group avoids because its lanes failed there.
 const AVOIDED_NODES_MAX: usize = 64;
-/// After a recovery, lanes and replicas are numbered from this much higher: the lost quorum is assumed not
-/// to have created so many since the backup.
+/// After a recovery, the numbers of lanes and replicas skip this many: the lost quorum is assumed to have
+/// created fewer since the backup.
 const NUMBERS_STEP: u32 = 1_000_000;
 
-/// A node reports no lane or replica of this number or a higher one: so there are always numbers left.
+/// A report of a lane or replica with this number or a higher one is refused, so numbers are always left.
 pub(super) const REPORTED_NUMBERS: u32 = 1 << 31;
 
-/// The id of a lane of a group, or of a replica of a scaled service. Those of one group differ in the
-/// digits that people type, and from the group.
+/// The id of a lane of a group, or of a replica of a scaled service. The ids of a group and its lanes differ
+/// in the digits that people type.
 pub fn lane_id(group: AllocationId, number: u32) -> AllocationId {
     // An odd factor: different numbers have different products.
     let digits = number.wrapping_add(1).wrapping_mul(0x9E37_79B1);
     AllocationId(Uuid::from_u128(group.0.as_u128() ^ (u128::from(digits) << 96)))
 }
 
-/// How many tasks a lane should hold whose tasks take so long on average.
+/// How many tasks a lane should hold; `mean_us`: how long its tasks take on average.
 fn lease_target(mean_us: u64, waiting: u32, running: u32) -> u32 {
     let long = mean_us == 0 || mean_us >= LONG_TASK_US;
     let wanted = if long { 1 } else { u32::try_from(LEASE_US / mean_us).unwrap_or(LEASED_MAX).min(LEASED_MAX) };
@@ -92,7 +92,7 @@ fn lease_target(mean_us: u64, waiting: u32, running: u32) -> u32 {
 /// Whether tasks that a lane held when it ended in this way may have begun there.
 fn may_have_begun_tasks(reason: &EndReason) -> bool {
     match reason {
-        // What it began has ended before its walltime does, or is reported as over its own walltime then. A preemption
+        // A task that began has ended before the lane's walltime, or is reported as over its own walltime. A preemption
         // is not the tasks' fault. With 126 or 127 the shim ends a lane whose node cannot start tasks.
         EndReason::Exited { code: 0 | 126 | 127 }
         | EndReason::WalltimeExceeded
@@ -139,8 +139,8 @@ fn is_fault_of_group(reason: &EndReason) -> bool {
     }
 }
 
-/// The specification from which that of a share was made: the share of a lane has the walltime of
-/// several tasks.
+/// The submitted specification of a share's work: in the share of a lane, the walltime is that of several
+/// tasks.
 pub(super) fn spec_as_submitted(share: &DesiredShare) -> Cow<'_, AllocationSpec> {
     match share.lane {
         Some(_) => {
@@ -203,7 +203,7 @@ impl Ledger {
         self.holdings(node).iter().any(|h| (h.allocation, h.epoch, h.fenced) == (id, epoch, false))
     }
 
-    /// A lane's head reports what has ended, and gets what it may run.
+    /// A lane's head reports ended tasks, and gets the tasks that it may run.
     pub(super) fn advance_lane(
         &mut self,
         context: &mut ApplyContext,
@@ -211,7 +211,7 @@ impl Ledger {
         node: &NodeId,
         report: &LaneReport,
     ) -> Result<Outcome, Refusal> {
-        // Before all else: the backup may lack the lane, or its claim, and the node's report has it.
+        // First, because the backup may lack the lane or its claim until the node reports it.
         if self.recovery.is_some() && (self.awaits(node) || !self.nodes.contains_key(node)) {
             let why = format!("node {node} has not reported yet what it has since the quorum was recovered");
             return Err(Refusal::Unavailable { why });
@@ -245,7 +245,7 @@ impl Ledger {
                         tasks.end_unknown(number, ended.outcome, &ended.tasks);
                     }
                 }
-                // Decided by the quorum alone.
+                // Only the quorum decides these outcomes.
                 TaskOutcome::Lost | TaskOutcome::Cancelled | TaskOutcome::Unmet => {}
             }
         }
@@ -258,7 +258,7 @@ impl Ledger {
             tasks.top_up(number, target);
         }
         let (leased, returns) = tasks.lease(number).map(|lease| (lease.tasks.clone(), lease.returns)).unwrap_or_default();
-        // What other lanes give back later runs in a lane of its own.
+        // Tasks that other lanes give back later run in another lane.
         let is_last = !may_lease || tasks.waiting_count() == 0;
         self.mail_tasks(context, group, before);
         Ok(Outcome::LaneWork(LaneWork { leased, is_last, returns }))
@@ -283,8 +283,8 @@ impl Ledger {
             let (first, last) = (spec.indices.first(), spec.indices.last());
             return Err(Refusal::Malformed { why: format!("task group {id} has none of these tasks: its indices are {first} to {last}") });
         };
-        // A range that is cancelled from the middle of one that waits makes two more. Others are cancelled always: so there is
-        // a way to have less.
+        // A range cancelled from the middle of a waiting one makes two more ranges, which need memory. All other cancels are
+        // accepted, so users can free memory.
         let known = self.task_groups.get(&id);
         let parts = |range: &RangeInclusive<u32>| {
             let beside = [range.start().checked_sub(1), range.end().checked_add(1)];
@@ -306,8 +306,8 @@ impl Ledger {
         Ok(Outcome::TasksCancelled { cancelled, ended })
     }
 
-    /// The specification has changed. If it is a group's or a scaled service's, its lanes or replicas that
-    /// wait are ended, and others take their places.
+    /// The specification has changed. If it is a group's or a scaled service's, new lanes or replicas replace
+    /// those that wait.
     pub(super) fn outdate_lanes(&mut self, context: &mut ApplyContext, id: AllocationId) {
         if self.task_groups.contains_key(&id)
             && let Some(tasks) = self.tasks_mut(context, id)
@@ -326,7 +326,7 @@ impl Ledger {
         }
     }
 
-    /// Refuses what is done to a group or scaled service as a whole if this is one of its lanes or replicas.
+    /// Refuses a request for whole groups and scaled services if this is one of their lanes or replicas.
     pub(super) fn not_to_a_part(allocation: &Allocation) -> Result<(), Refusal> {
         let id = allocation.id;
         match (allocation.lane, allocation.replica.as_deref()) {
@@ -336,35 +336,35 @@ impl Ledger {
         }
     }
 
-    /// Whether a group has lanes, or a scaled service has replicas, to be created or ended: then the next
-    /// command goes on.
+    /// Whether lanes of a group or replicas of a scaled service must be created or ended: the next command
+    /// continues with that.
     pub(super) fn groups_are_due(&self) -> bool {
-        let is_crowded = !self.crowded_groups.is_empty() || self.user_with_room().is_some();
-        !self.unsettled_groups.is_empty() || (is_crowded && self.has_room())
+        let is_crowded = !self.crowded_groups.is_empty() || self.user_below_waiting_limit().is_some();
+        !self.unsettled_groups.is_empty() || (is_crowded && self.may_create_more())
     }
 
-    fn has_room(&self) -> bool {
+    fn may_create_more(&self) -> bool {
         self.allocations.len() - self.ended.len() < LIVE_WITH_LANES_MAX
     }
 
-    fn has_room_of(&self, uid: u32) -> bool {
+    fn may_wait_more(&self, uid: u32) -> bool {
         self.lanes_waiting_of.get(&uid).is_none_or(|lanes| *lanes < LANES_WAITING_OF_USER_MAX)
     }
 
-    /// A user whose groups needed more lanes than waited, and may have more now.
-    fn user_with_room(&self) -> Option<u32> {
-        self.capped_groups.keys().copied().find(|uid| self.has_room_of(*uid))
+    /// A user whose groups lacked lanes because too many waited, if more may wait now.
+    fn user_below_waiting_limit(&self) -> Option<u32> {
+        self.capped_groups.keys().copied().find(|uid| self.may_wait_more(*uid))
     }
 
-    /// A group that lacked lanes because there were too many, if there may be more now.
+    /// A group that lacked lanes because there were too many, if more may be created now.
     fn pop_crowded(&mut self) -> Option<AllocationId> {
-        if !self.has_room() {
+        if !self.may_create_more() {
             return None;
         }
         if let Some(group) = self.crowded_groups.pop_first() {
             return Some(group);
         }
-        let uid = self.user_with_room()?;
+        let uid = self.user_below_waiting_limit()?;
         let groups = self.capped_groups.get_mut(&uid)?;
         let group = groups.pop_first();
         if groups.is_empty() {
@@ -373,14 +373,14 @@ impl Ledger {
         group
     }
 
-    /// Whether this user's group or scaled service may get another lane or replica that waits now. If not, it
-    /// gets it when there are fewer. `has_one`: whether one of it waits already.
+    /// Whether this user's group or scaled service may get another waiting lane or replica now. If not, it gets
+    /// one when there are fewer. `has_one`: whether one of its own waits already.
     pub(super) fn admits_waiting(&mut self, group: AllocationId, uid: u32, has_one: bool) -> bool {
-        if !self.has_room() {
+        if !self.may_create_more() {
             self.crowded_groups.insert(group);
             return false;
         }
-        if has_one && !self.has_room_of(uid) {
+        if has_one && !self.may_wait_more(uid) {
             self.capped_groups.entry(uid).or_default().insert(group);
             return false;
         }
@@ -416,7 +416,7 @@ impl Ledger {
         self.count_waiting(uid, was, now);
     }
 
-    /// No node may run what the backup does not know: groups get lanes again, and services replicas.
+    /// No node may run unknown work any more: groups get lanes again, and services replicas.
     pub(super) fn resume_groups(&mut self) {
         self.unsettled_groups.extend(self.task_groups.keys().chain(self.scaled_services.keys()).copied());
     }
@@ -435,8 +435,8 @@ impl Ledger {
         }
     }
 
-    /// After a recovery: a node has a lane of a group that the backup lacks. What the lost quorum knew
-    /// of its tasks is gone, so all of them wait.
+    /// After a recovery: a node has a lane of a group that the backup lacks. The states of its tasks are
+    /// lost, so all of them wait.
     pub(super) fn adopt_group(&mut self, context: &mut ApplyContext, node: &NodeId, share: &DesiredShare) {
         let (Some(LaneOf { group: id, .. }), Some(tasks)) = (share.lane, share.spec.tasks.as_deref()) else { return };
         if self.allocations.contains_key(&id) {
@@ -455,8 +455,8 @@ impl Ledger {
         self.record(context, &format!("node:{node}"), AuditAction::AllocationAdopted, about, "the task group of a lane".to_owned());
     }
 
-    /// After a command: brings groups up to date with their lanes, and scaled services with their
-    /// replicas.
+    /// After a command: updates groups after changes of their lanes, and scaled services after changes of
+    /// their replicas.
     pub(super) fn follow_lanes(&mut self, context: &mut ApplyContext) {
         while let Some((id, lane)) = context.lanes.pop_first() {
             self.follow_lane(context, id, lane);
@@ -466,8 +466,8 @@ impl Ledger {
         }
     }
 
-    /// After a command: brings lanes up to date with their groups, and replicas with their services, up to
-    /// a number.
+    /// After a command: creates and ends lanes and replicas as their groups and services need, at most `left`
+    /// of them.
     pub(super) fn settle_groups(&mut self, context: &mut ApplyContext, left: &mut usize) {
         self.unsettled_groups.append(&mut context.groups);
         let mut from: Bound<AllocationId> = Bound::Unbounded;
@@ -485,7 +485,7 @@ impl Ledger {
         }
     }
 
-    /// A lane may have changed: its group learns of that.
+    /// A lane may have changed: updates its group.
     fn follow_lane(&mut self, context: &mut ApplyContext, id: AllocationId, LaneOf { group, number, .. }: LaneOf) {
         let (Some(tasks), Some(group_record)) = (self.task_groups.get(&group), self.allocations.get(&group)) else { return };
         let record = self.allocations.get(&id).or_else(|| context.changed.dropped.get(&id));
@@ -500,7 +500,7 @@ impl Ledger {
         let started_at = record.filter(|lane| lane.state == AllocationState::Running).and_then(|lane| lane.started_at);
         let is_start = group_record.started_at.is_none() && !group_record.state.is_terminal();
         let ended_now = matches!(was, LanePhase::Waiting | LanePhase::Running) && matches!(phase, LanePhase::Leaving | LanePhase::Absent);
-        // What a lane that has ended holds may end until its claim is over.
+        // Tasks of a lane that has ended may still end until its claim is over.
         let holds_tasks = lease.is_some_and(|lease| !lease.tasks.is_empty());
         let is_idle_end = if holds_tasks { is_over && phase == LanePhase::Absent } else { ended_now };
         let is_idle_end = is_idle_end && lease.is_none_or(|lease| !lease.has_ended);
@@ -535,8 +535,8 @@ impl Ledger {
         self.mail_tasks(context, group, before);
     }
 
-    /// A lane of this group failed at that node: the lanes that wait avoid it for a while, and so do the
-    /// next ones. If no other node could serve them, they wait until the exclusion ends.
+    /// A lane of this group failed at that node: waiting and later lanes avoid it for a while. If no other
+    /// node can serve them, they wait until the exclusion ends.
     pub(super) fn avoid_node(&mut self, context: &mut ApplyContext, group: AllocationId, node: &NodeId, why: &str) {
         if self.allocations.get(&group).is_none_or(|record| record.state.is_terminal()) {
             return;
@@ -557,8 +557,7 @@ impl Ledger {
         }
     }
 
-    /// Ends the group, or lanes that it does not need, or creates some. Returns whether nothing is left
-    /// to do.
+    /// Ends the group, or ends and creates lanes as it needs. Returns whether nothing is left to do.
     fn settle_group(&mut self, context: &mut ApplyContext, id: AllocationId, left: &mut usize) -> bool {
         let is_notified = self.notify_revoked(context, id, left);
         let (Some(group), Some(tasks)) = (self.allocations.get(&id).cloned(), self.task_groups.get(&id)) else { return true };
@@ -589,8 +588,8 @@ impl Ledger {
         self.create_lanes(context, &group, missing, left) && is_notified
     }
 
-    /// Ends the lanes of a group that has ended. Those of a group whose tasks have all ended find out
-    /// by themselves that nothing is left to run, unless they wait for nodes.
+    /// Ends the lanes of a group that has ended. If all tasks have ended, lanes with nodes end by
+    /// themselves, because nothing is left to run.
     fn end_lanes_of_ended(&mut self, context: &mut ApplyContext, group: &Allocation, left: &mut usize) -> bool {
         let Some(tasks) = self.task_groups.get(&group.id) else { return true };
         let by = match &group.reason {
@@ -609,7 +608,7 @@ impl Ledger {
         is_all
     }
 
-    /// Tasks that these lanes hold were cancelled: their heads ask what they may still run. Returns
+    /// Notifies lanes with cancelled tasks: their heads then ask which tasks they may still run. Returns
     /// whether all lanes were notified.
     fn notify_revoked(&mut self, context: &mut ApplyContext, group: AllocationId, left: &mut usize) -> bool {
         let Some(tasks) = self.task_groups.get(&group).filter(|tasks| !tasks.revoked.is_empty()) else { return true };
@@ -685,7 +684,7 @@ impl Ledger {
             return;
         }
         let lane = Allocation {
-            // It has its group's place in the queue.
+            // A lane has its group's place in the queue.
             lane: Some(LaneOf { group: group.id, number, queued_at: group.queued_at(), revocations: 0 }),
             excluded: group.excluded.clone(),
             revision: context.revision,
@@ -698,7 +697,7 @@ impl Ledger {
         self.record(context, "quorum", AuditAction::AllocationSubmitted, Subject { allocation: Some(id), node: None }, detail);
     }
 
-    /// The states of a group's tasks; of one alone also where it ran.
+    /// The states of a group's tasks; for a single task, also where it ran.
     ///
     /// # Errors
     /// [`Refusal::NoSuchAllocation`]; [`Refusal::NotATaskGroup`].
@@ -716,7 +715,7 @@ impl Ledger {
             WhichTasks::Counts | WhichTasks::Ranges { .. } | WhichTasks::All => Vec::new(),
         };
         let of_user = || self.allocations.get(&id).map(|group| group.owner.uid);
-        let is_capped = |uid: &u32| self.capped_groups.get(uid).is_some_and(|groups| groups.contains(&id)) && !self.has_room_of(*uid);
+        let is_capped = |uid: &u32| self.capped_groups.get(uid).is_some_and(|groups| groups.contains(&id)) && !self.may_wait_more(*uid);
         let obstacle = if self.placing_waits() {
             Some(LanesObstacle::Recovery)
         } else if self.crowded_groups.contains(&id) {

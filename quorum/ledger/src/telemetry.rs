@@ -74,7 +74,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// The leader's clock: the time of this order is over.
+    /// By the leader's clock: the time of this order is over.
     pub(super) fn end_telemetry(&mut self, context: &mut ApplyContext, id: AllocationId, order: Uuid) -> Outcome {
         let Some(known) = self.allocations.get(&id).and_then(|a| a.telemetry.as_ref()).filter(|known| known.id == order) else {
             return Outcome::Done;

@@ -88,7 +88,7 @@ fn what_cannot_be_done_everywhere_is_refused_by_name() {
 }
 
 #[test]
-fn a_look_at_what_is_measured_is_on_record() {
+fn a_read_of_measurements_is_recorded() {
     let (mut s, _) = running(&[0, 1, 2], RequeuePolicy::Never);
     let access = |kind| {
         let (id, detail) = (Uuid::from_u128(9), "at n0: top".to_owned());
@@ -116,7 +116,7 @@ fn an_audit_lasts_as_long_as_the_claim_or_as_is_said() {
     s.done(audit(5, 0));
     s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 0 } });
     assert_eq!(s.ledger.allocation(id(1)).unwrap().telemetry, None);
-    // One of its nodes does not support it.
+    // One of its nodes does not support audits.
     let (mut s, _) = running(&[0], RequeuePolicy::Never);
     match s.act(audit(1, 0)) {
         Err(Refusal::TelemetryMode { why, .. }) => assert!(why.starts_with("n1 cannot see which files"), "{why}"),

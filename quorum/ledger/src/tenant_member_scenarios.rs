@@ -1,4 +1,4 @@
-//! Scenarios of the members of tenants, and of the tenant that work gets which names none.
+//! Scenarios of the members of tenants, and of the tenant for work that names none.
 
 use super::scenarios::{LimitsChange, Story, id, spec, user};
 use super::tenant_members::MEMBERS_MAX;
@@ -25,7 +25,7 @@ fn in_groups(uid: u32, groups: &[u32]) -> Principal {
     Principal { groups: groups.to_vec(), ..user(uid) }
 }
 
-/// What the ledger knows of a user, with all tenants that are closed to it.
+/// The standing of a user, with all tenants that are closed to it.
 fn standing(s: &Story, uid: u32, login_tenants: &BTreeSet<String>) -> Standing {
     s.ledger.standing_of(&user(uid), login_tenants, &s.ledger.tenants.keys().cloned().collect())
 }
@@ -65,7 +65,7 @@ fn submission(number: u128, spec: AllocationSpec, owner: &Principal) -> Action {
     Action::Submit { id: id(number), spec: Box::new(spec), owner: owner.clone(), claim: None }
 }
 
-/// The tenant that a submission gets. A dry run says the same.
+/// The tenant that a submission gets. A dry run gives the same result.
 fn submit(s: &mut Story, number: u128, tenant: &str, owner: &Principal) -> Result<String, Refusal> {
     let dry = s.ledger.admits_submission(&of_tenant(tenant), owner, &[].into(), s.now());
     let result = s.act(submission(number, of_tenant(tenant), owner));
@@ -175,7 +175,7 @@ fn a_refusal_names_few_of_many_tenants() {
 }
 
 #[test]
-fn a_tenant_whose_last_member_has_left_takes_work_of_its_admins_and_root_alone() {
+fn a_tenant_whose_last_member_has_left_accepts_work_only_from_its_admins_and_root() {
     let mut s = Story::new(0);
     tenants(&mut s, &["a"]);
     s.done(add("a", account(7), true));
@@ -315,7 +315,7 @@ fn members_of_what_is_no_tenant_and_those_that_nobody_could_name_are_refused() {
     }
     assert!(matches!(s.act(add("a", group(50), false)), Err(Refusal::TooMany { what, .. }) if what == "members of tenant \"a\""));
     s.done(add("a", account(7), true));
-    // In all tenants together there are fewer.
+    // The limit for all tenants together is reached earlier.
     let added = (0..).map_while(|gid| s.act(add("b", group(gid), false)).ok()).count();
     assert!(added > 0 && added < MEMBERS_MAX, "{added}");
     assert!(matches!(s.act(add("b", group(1_000), false)), Err(Refusal::TooMany { what, .. }) if what == "members of tenants"));

@@ -1,4 +1,4 @@
-//! Members of tenants: whose work a tenant takes, and to which tenant work belongs that names none.
+//! Members of tenants: whose work a tenant accepts, and the tenant of work that names none.
 //!
 //! ```text
 //!   work names a tenant   it is open ──▶ accepted      it is closed ──▶ of its members and admins alone, and of root
@@ -6,13 +6,13 @@
 //!                         member or admin of a closed tenant: nobody knows which one pays
 //! ```
 //!
-//! A tenant is closed from its first member on, and stays so after its last one has left: who removes
-//! somebody lets nobody in. Deleting it forgets that.
+//! A tenant is closed from its first member on, and stays closed after its last one has left: the removal
+//! of a member admits nobody. A deleted tenant is no longer closed.
 //!
 //! A login at the site's identity provider may name tenants (`login_submissions`): then its user counts as
 //! their member, without a default.
 //!
-//! This is decided when work is submitted. Later changes of the members do not concern it. Root means root
+//! Membership is checked when work is submitted; later changes do not affect that work. Root is meant only
 //! while it acts for everybody.
 
 use super::roles::{is_well_formed, subject_text};
@@ -43,8 +43,8 @@ impl Ledger {
         Ok(self.tenant_members.of_tenant(tenant).collect())
     }
 
-    /// What is known of a principal, whose login makes it a member of `login_tenants` as well. Of the tenants that are
-    /// closed to it, those of `about` alone are named.
+    /// The standing of a principal, whose login also makes it a member of `login_tenants`. Of the tenants that are
+    /// closed to it, the result names only those in `about`.
     pub fn standing_of(&self, by: &Principal, login_tenants: &BTreeSet<String>, about: &BTreeSet<String>) -> Standing {
         let own = self.own_tenants(by, login_tenants);
         let member_of: BTreeSet<String> = self.tenant_members.closed().filter(|tenant| own.includes(tenant)).map(str::to_owned).collect();
@@ -99,7 +99,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Removes all members of this name, whatever their numbers.
+    /// Removes all members of this name, whatever their numeric ids.
     fn remove_member(&mut self, context: &mut ApplyContext, tenant: &str, subject: &SubjectName, by: &str) -> Result<Outcome, Refusal> {
         let removed = self.tenant_members.remove(tenant, subject);
         if removed.is_empty() {
@@ -114,7 +114,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// The specification with the tenant to which the work of this owner belongs.
+    /// The specification with the tenant of this owner's work filled in.
     ///
     /// # Errors
     /// As [`OwnTenants::missing`].
@@ -130,7 +130,7 @@ impl Ledger {
         })
     }
 
-    /// What the members of tenants say of the work of this owner, whom its login makes a member of `login_tenants`.
+    /// The tenants of this owner, whose login also makes it a member of `login_tenants`.
     pub(super) fn own_tenants<'a>(&'a self, owner: &'a Principal, login_tenants: &'a BTreeSet<String>) -> OwnTenants<'a> {
         let mut member_of: BTreeSet<&str> = login_tenants.iter().map(String::as_str).collect();
         let (mut of_account, mut of_groups) = (BTreeSet::new(), BTreeSet::new());
@@ -153,19 +153,19 @@ impl Ledger {
 pub(super) struct OwnTenants<'a> {
     ledger: &'a Ledger,
     owner: &'a Principal,
-    /// Of which it is a member.
+    /// The tenants that have it as a member.
     member_of: BTreeSet<&'a str>,
-    /// The tenant of its work that names none.
+    /// The tenant for work that names none.
     default: Option<&'a str>,
-    /// Most work needs no roles.
+    /// Looked up on first use: most work needs no roles.
     roles: OnceCell<Roles>,
     /// Whether its work may belong to no tenant.
     of_none: OnceCell<Result<(), Refusal>>,
 }
 
 impl OwnTenants<'_> {
-    /// The tenant to which work belongs whose specification names none; `None`: it names one, which
-    /// takes the work, or it belongs to none.
+    /// The tenant to fill in if the specification names none; `None`: it names a tenant that accepts the
+    /// work, or the work belongs to no tenant.
     ///
     /// # Errors
     /// [`Refusal::NotOfTenant`], [`Refusal::TenantNotNamed`]
@@ -183,7 +183,7 @@ impl OwnTenants<'_> {
         Err(Refusal::NotOfTenant { tenant: tenant.clone(), user: self.owner.name.clone() })
     }
 
-    /// Refuses who is in a closed tenant: work of no tenant would be paid by nobody.
+    /// Refuses members and admins of closed tenants: nobody would pay for work without a tenant.
     fn belongs_to_none(&self) -> Result<(), Refusal> {
         if self.ledger.tenant_members.is_empty() {
             return Ok(());

@@ -38,7 +38,7 @@ pub struct TenantChange {
     pub expected_version: Option<u64>,
 }
 
-/// A change of what a tenant is meant to use, and of the highest class of its work.
+/// A change of a tenant's share and budgets, and of the highest class of its work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SoftLimitsChange {
     /// See [`Tenant::fair_share_target_ppm`].
@@ -148,8 +148,8 @@ impl Ledger {
         self.tenants.values().map(status).collect()
     }
 
-    /// The tenant whose admins the allocation concerns: its own, unless it ended before that tenant was
-    /// created. Empty: none.
+    /// The tenant whose admins may act on the allocation: its own, unless the allocation ended before that
+    /// tenant was created. Empty: none.
     pub fn administered_tenant<'a>(&self, allocation: &'a Allocation) -> &'a str {
         let tenant = allocation.spec.tenant.as_str();
         let since = self.tenants.get(tenant).map(|tenant| tenant.since);
@@ -224,8 +224,8 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Refuses a submission of an unknown tenant, if any tenants are set up, one of a higher class
-    /// than its tenant may use, and one that its tenant's quotas would never allow to run.
+    /// Refuses a submission whose tenant is unknown although tenants are set up, or may not use its
+    /// class, or has quotas that would never allow it to run.
     pub(super) fn admits_to_tenant(&self, spec: &AllocationSpec) -> Result<(), Refusal> {
         let name = &spec.tenant;
         if !self.tenants.contains_key(name) {
@@ -239,7 +239,7 @@ impl Ledger {
     /// Refuses work that its tenant's quotas would never allow to run.
     pub(super) fn admits_nodes(&self, spec: &AllocationSpec) -> Result<(), Refusal> {
         let Some(tenant) = self.tenants.get(&spec.tenant) else { return Ok(()) };
-        // The replicas of a service are on as many nodes.
+        // Each replica of a service is on a node of its own.
         let more_nodes = spec.scaling.as_ref().map_or(spec.nodes, |scaling| scaling.replicas_min);
         match tenant.excess(Demand { nodes: 0, more_nodes, allocations: 0 }) {
             Some(excess) => Err(Refusal::Quota(excess)),
@@ -273,7 +273,7 @@ impl Ledger {
     }
 }
 
-/// A tenant for the audit log. What is not set is left out, except the quotas.
+/// A tenant for the audit log, without unset soft limits.
 fn tenant_text(tenant: &Tenant) -> String {
     let quota = |limit: Option<u32>| limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
     let mut text = format!(

@@ -55,7 +55,7 @@ fn a_jump_of_the_leaders_clock_forgets_no_ended_work_and_ends_no_hold() {
 proptest! {
     /// Commands from leaders with arbitrary clocks, in any order.
     #[test]
-    fn time_never_goes_back_and_leaps_only_where_a_leader_vouches_for_it(
+    fn time_never_goes_back_and_leaps_only_with_advance_time(
         commands in proptest::collection::vec((any::<u64>(), 0u8..8), 1..60),
         small in proptest::collection::vec(0u64..200_000, 60),
     ) {

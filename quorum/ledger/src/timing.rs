@@ -8,12 +8,12 @@
 //!     ╰────────── requeued: it has its whole walltime again ◀──────╯
 //! ```
 //!
-//! A claim may give work less than its walltime only if it was submitted with a least one. The walltime counts from the
-//! beginning of the work, after its nodes have prepared it: what that took is cut off its end if the deadline is near.
+//! A claim may give work less than its walltime only if it was submitted with a least walltime. The walltime counts from
+//! the beginning of the work, after its nodes have prepared it: if the deadline is near, it shortens the walltime then.
 //!
-//! Of a task group, its lanes have the deadline and the least walltime of a lane: a lane with less walltime gives its tasks
-//! less. The group itself ends when no lane could begin any more and none is prepared, and once its first lane has begun at
-//! its deadline, with all tasks that have not ended.
+//! In a task group, each lane has the deadline and a least walltime: a lane with less walltime gives its tasks less. Before
+//! its first lane has begun, the group ends when it is too late for a lane to begin and no lane is being prepared; after
+//! that, it ends at its deadline. All tasks that have not ended end with it.
 
 use super::{ApplyContext, Ledger, Subject};
 use lattice_ledger_state::refusal::Refusal;
@@ -22,7 +22,7 @@ use lattice_model::{Allocation, AllocationId, AllocationSpec, AuditAction, Claim
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Work that begins shortly before its deadline has at least this.
+/// Work that begins shortly before its deadline gets at least this walltime.
 const WALLTIME_LEFT_MIN: Duration = Duration::from_secs(1);
 
 /// Checks the times of a submission against the present one.
@@ -51,15 +51,15 @@ pub(super) fn granted_walltime(allocation: &Allocation, claim: &Claim, now: Time
 }
 
 impl Ledger {
-    /// Whether an allocation that waits may yet be in time: after a recovery a node may run it, or nodes prepare the first
-    /// lane of a task group.
+    /// Whether a waiting allocation may still be in time: after a recovery a node may already run it, or nodes prepare the
+    /// first lane of a task group.
     pub(super) fn may_be_in_time(&self, id: AllocationId) -> bool {
         let has_begun = self.allocations.get(&id).is_some_and(|allocation| allocation.started_at.is_some());
         let is_prepared = !has_begun && self.task_groups.get(&id).is_some_and(|tasks| tasks.lanes_running() > 0);
         is_prepared || self.may_be_adopted(id)
     }
 
-    /// The leader's clock: ends an allocation that waits and could not end by its deadline any more.
+    /// By the leader's clock: ends a waiting allocation that could not end by its deadline any more.
     pub(super) fn end_if_deadline_missed(&mut self, context: &mut ApplyContext, id: AllocationId, now: Timestamp) {
         let Some(allocation) = self.allocations.get(&id).filter(|_| !self.may_be_in_time(id)) else { return };
         if let (Some(missed_at), Some(deadline)) = (allocation.deadline_missed_at(), allocation.spec.deadline())
@@ -83,7 +83,7 @@ impl Ledger {
 
     /// The work has begun, or has another walltime: it runs at most until its deadline.
     pub(super) fn end_by_deadline(&mut self, context: &mut ApplyContext, id: AllocationId) {
-        // A task group's walltime is that of a task.
+        // A task group's walltime is the walltime of one task.
         let allocation = self.allocations.get(&id).filter(|allocation| !allocation.is_task_group());
         let times = allocation.and_then(|allocation| allocation.started_at.zip(allocation.spec.deadline()));
         let Some((started, deadline)) = times else { return };

@@ -60,7 +60,7 @@ fn desired_walltimes(s: &Story) -> Vec<Option<Duration>> {
 }
 
 #[test]
-fn what_waits_gets_any_walltime_that_a_submission_may_have() {
+fn waiting_work_gets_any_walltime_that_a_submission_may_have() {
     let mut s = waiting();
     let submitted = (*s.ledger.allocation(id(1)).unwrap().spec).clone();
     for (by, next) in [(7, minutes(600)), (0, minutes(700)), (7, Duration::from_secs(5))] {
@@ -84,7 +84,7 @@ fn what_waits_gets_any_walltime_that_a_submission_may_have() {
 }
 
 #[test]
-fn what_runs_is_shortened_by_its_owner_and_lengthened_by_operators() {
+fn running_work_is_shortened_by_its_owner_and_lengthened_by_operators() {
     let mut s = waiting();
     run(&mut s);
     assert_eq!(why(s.act(set(7, minutes(61)))), UpdateRefusal::LongerWithNodes { state: AllocationState::Running });
@@ -139,7 +139,7 @@ fn named(s: &Story) -> (String, u8) {
 }
 
 #[test]
-fn what_waits_gets_any_name_and_class_that_a_submission_may_have() {
+fn waiting_work_gets_any_name_and_class_that_a_submission_may_have() {
     let mut s = waiting();
     let submitted = (*s.ledger.allocation(id(1)).unwrap().spec).clone();
     let tags = [("campaign".to_owned(), "42".to_owned())].into();
@@ -173,7 +173,7 @@ fn what_waits_gets_any_name_and_class_that_a_submission_may_have() {
 }
 
 #[test]
-fn the_project_of_what_runs_is_changed_and_its_use_counts_for_the_new_one() {
+fn the_project_of_running_work_is_changed_and_its_use_counts_for_the_new_one() {
     let mut s = waiting();
     run(&mut s);
     let submitted = (*s.ledger.allocation(id(1)).unwrap().spec).clone();
@@ -259,7 +259,7 @@ fn a_class_above_that_of_the_tenant_is_refused_and_one_that_it_has_stays() {
 }
 
 #[test]
-fn the_class_of_what_runs_is_lowered_by_its_owner_and_raised_by_operators() {
+fn the_class_of_running_work_is_lowered_by_its_owner_and_raised_by_operators() {
     let mut s = waiting();
     run(&mut s);
     s.done(set_class(7, 3));
@@ -275,7 +275,7 @@ fn the_class_of_what_runs_is_lowered_by_its_owner_and_raised_by_operators() {
 }
 
 #[test]
-fn the_name_of_what_runs_reaches_its_nodes_even_while_it_is_being_ended() {
+fn the_name_of_running_work_reaches_its_nodes_even_while_it_is_being_ended() {
     let mut s = waiting();
     run(&mut s);
     s.pass(60 * 60_000);

@@ -5,11 +5,11 @@
 //!                └─ nodes × time ─▶ tenant, project, user; a tenant's use goes to its watchers
 //! ```
 //!
-//! Work that runs is not recorded yet: readers add it, up to their own time. The cost of a record is
-//! that of the attempt's nodes and of the days that it ran, at most those of the budget period; the
-//! number of allocations and of users does not matter. A report about a user costs what the user has:
-//! the records of that name, and the user's work with nodes. One about a tenant costs its running work,
-//! one about a project all work with nodes.
+//! Work that runs is not recorded yet: readers add its use up to their own time. The cost of a record
+//! grows with the attempt's nodes and with the days that it ran, at most those of the budget period, but
+//! not with the number of allocations or users. A report about a user reads the records of that name and
+//! the user's work with nodes; one about a tenant reads its running work; one about a project reads all
+//! work with nodes.
 
 use super::{ApplyContext, Ledger, Refusal};
 use lattice_ledger_state::budget_marks::ReachedMark;
@@ -26,14 +26,14 @@ use uuid::Uuid;
 /// work every day. Tests of this crate fill a smaller one.
 pub(super) const USAGE_BYTES_MAX: usize = if cfg!(test) { 64 * 1024 } else { 128 * 1024 * 1024 };
 
-/// Whose use is asked for.
+/// Whose use is requested.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UsageOf {
     /// A tenant's.
     Tenant(String),
-    /// That of a project of a tenant.
+    /// A project's within a tenant.
     Project { tenant: String, project: String },
-    /// That of all users with this name.
+    /// The use of all users with this name.
     User(String),
 }
 
@@ -42,10 +42,10 @@ pub enum UsageOf {
 pub struct UsageReport {
     /// In the last `days` days.
     pub used: Used,
-    /// The days that were asked for, or those of the budget period.
+    /// The requested number of days, or that of the budget period.
     pub days: u32,
-    /// The tenant's use within the budget period, and its record; `None`: it has none, or something
-    /// else was asked for.
+    /// The tenant's use within the budget period, and its record; `None`: it has no record, or the use
+    /// of no tenant was requested.
     pub budget: Option<BudgetReport>,
     /// The budget period.
     pub period: BudgetPeriod,
@@ -73,7 +73,7 @@ impl UsageOf {
 }
 
 impl Ledger {
-    /// The recorded use of a tenant that exists; work that runs is not in it.
+    /// The recorded use of a tenant that exists, without running work.
     pub fn tenant_use(&self, name: &str) -> Option<&DailyUse> {
         let record = self.usage_records.get(&Consumer::Tenant(name.to_owned()))?;
         self.tenants.contains_key(name).then_some(&record.days)
@@ -149,7 +149,7 @@ impl Ledger {
     fn span_of(&self, allocation: &Allocation, now: Timestamp) -> Option<Span> {
         let from = allocation.started_at.filter(|_| holds_nodes(allocation.state))?;
         let node_use = NodeUse::of(allocation, |node| self.nodes.get(node).map(|node| node.size));
-        // Nothing runs for longer: its end was reported late, or its nodes are silent.
+        // Work runs no longer than its walltime: after that, its end is reported late.
         let until = allocation.spec.walltime.map_or(u64::MAX, |walltime| from.0.saturating_add(millis(walltime)));
         Some(Span { node_use, from, to: now.min(Timestamp(until)) })
     }
@@ -176,8 +176,8 @@ impl Ledger {
         }
     }
 
-    /// The tenant exists from now on, or not any more: its use is always kept, or bounded like that
-    /// of a user.
+    /// The tenant was created or deleted: its use is always kept from now on, or may be dropped like
+    /// that of a user.
     pub(super) fn keep_usage_of_tenant(&mut self, context: &mut ApplyContext, name: &str, exists: bool) {
         self.usage_records.set_droppable(&Consumer::Tenant(name.to_owned()), !exists, USAGE_BYTES_MAX);
         if exists && self.tenant_use(name).is_some() {

@@ -30,7 +30,7 @@ fn refused(result: &Result<Outcome, Refusal>) -> Option<UserLimit> {
 }
 
 #[test]
-fn what_a_user_and_a_tenant_may_have_waiting_is_limited() {
+fn waiting_work_of_a_user_and_of_a_tenant_is_limited() {
     let mut s = Story::new(1);
     let (user_pending, tenant_pending) = (QuotaChange::AtMost(2), QuotaChange::AtMost(3));
     s.done(limit(UserLimitsChange { user_pending, tenant_pending, ..UserLimitsChange::default() }));
@@ -60,7 +60,7 @@ fn what_a_user_and_a_tenant_may_have_waiting_is_limited() {
 }
 
 #[test]
-fn scripts_are_limited_by_their_texts_and_forgotten_with_what_has_ended() {
+fn scripts_are_limited_by_their_texts_and_forgotten_with_ended_work() {
     let mut s = Story::new(0);
     s.done(limit(UserLimitsChange { user_script_bytes: QuotaChange::AtMost(1000), ..UserLimitsChange::default() }));
     let text = |n: u8| (n as char).to_string().repeat(600);

@@ -89,7 +89,7 @@ impl Ledger {
         self.rates.wait_ms(owner.uid, now.max(self.time), per_second).filter(|_| !self.allocations.contains_key(&id))
     }
 
-    /// As [`Self::submission_wait_ms`], of a DAG.
+    /// As [`Self::submission_wait_ms`], for a DAG.
     pub fn dag_wait_ms(&self, id: DagId, owner: &Principal, now: Timestamp) -> Option<u64> {
         let per_second = self.limits.users.user_submissions_per_second?;
         self.rates.wait_ms(owner.uid, now.max(self.time), per_second).filter(|_| self.dags.get(id).is_none())
@@ -128,7 +128,7 @@ impl Ledger {
         let concerns = |a: &&Arc<Allocation>| a.owner.uid == owner.uid || (!spec.tenant.is_empty() && a.spec.tenant == spec.tenant);
         let mut counted = Counted::default();
         for allocation in self.allocations.values().filter(concerns) {
-            // Whether it may be dropped does not matter here.
+            // This check does not use whether it may be dropped.
             counted.add(&Counts::of(allocation, false, || self.tasks_bytes(allocation.id)));
         }
         self.within_user_limits(&counted, spec, owner, now)
@@ -175,7 +175,7 @@ impl Ledger {
         }
     }
 
-    /// As [`Self::admits_of_user`], for all steps of a DAG. They count as one submission a second,
+    /// As [`Self::admits_of_user`], for all steps of a DAG. They count as one submission of the rate,
     /// because they are one command. Nothing is dropped yet: see [`Self::make_room_for_scripts`].
     pub(super) fn admits_dag_of_user(
         &mut self,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   label of a specification ──queue_of──▶ vCluster, or default if none has that name
-//!   Node::home of a node ── empty: for default, and for every vCluster without nodes of its own
+//!   Node::home of a node ── empty: serves default, and every vCluster without nodes of its own
 //! ```
 
 use super::claims::{ROLE_PREFIX, scheduler_lease};
@@ -54,8 +54,8 @@ pub struct VClusterChange {
 }
 
 impl VClusterChange {
-    /// The methods of the API that may ask for it. What only system admins may change is not changed by way of a
-    /// method that operators may call.
+    /// The methods of the API that may request it. A method that operators may call cannot change what only system
+    /// admins may change.
     pub(super) fn methods(&self) -> &'static [&'static str] {
         let Self { name: _, create, tenant, nodes, weights: _, cycle_interval_ms, borrows, lend_ms, expected_version: _ } = self;
         let changes_config = tenant.is_some() || nodes.is_some() || cycle_interval_ms.is_some() || borrows.is_some() || lend_ms.is_some();
@@ -72,7 +72,7 @@ impl VClusterChange {
 pub struct WeightsChange {
     /// All weights are those of its scheduler's profile again.
     pub reset: bool,
-    /// These weights are set, after that.
+    /// These weights are set after the reset.
     pub set: BTreeMap<Factor, Weight>,
 }
 
@@ -146,7 +146,7 @@ impl Ledger {
         VCluster::queue(self.vclusters.get(label).map(|v| &**v))
     }
 
-    /// Why work with this label may not use this node, considering only vClusters; `None`: it may.
+    /// Why the vCluster keeps work with this label off this node; `None`: it does not.
     pub(super) fn foreign(&self, node: &Node, label: &str) -> Option<String> {
         VCluster::keeps_off(self.vclusters.get(label).map(|v| &**v), node)
     }
@@ -164,8 +164,8 @@ impl Ledger {
         work.nodes().filter_map(|node| self.nodes.get(node)).any(|node| borrower.has_from(lender, node))
     }
 
-    /// The vCluster that has lent a node to this work, and does not lend it to work with this
-    /// specification; `None`: there is none.
+    /// A vCluster that has lent a node to this work, and would not lend it with this specification;
+    /// `None`: there is none.
     pub(super) fn lender_against(&self, work: &Allocation, spec: &AllocationSpec) -> Option<String> {
         let record = |name: &str| self.vclusters.get(name).map(|v| &**v);
         let borrower = Borrower::of(record, &work.spec)?;

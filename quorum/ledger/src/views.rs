@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 /// Smallest number of hexadecimal digits of an id prefix.
 const PREFIX_DIGITS_MIN: usize = 4;
-/// The digits of an id as it is shown. Fewer decimal ones are a job number once so many numbers were given.
+/// Number of digits of an id as it is shown. Fewer digits mean a job number, if it was assigned.
 const SHORT_ID_DIGITS: usize = 8;
 /// Largest number of candidates listed for an ambiguous prefix.
 pub(super) const CANDIDATES_MAX: usize = 8;
@@ -38,7 +38,7 @@ pub struct ListFilter {
     /// Tags that they have, with these values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tags: BTreeMap<String, String>,
-    /// Which lanes of task groups and replicas of scaled services there are among them.
+    /// Which lanes of task groups and replicas of scaled services the list has.
     pub lanes: WantedLanes,
 }
 
@@ -163,7 +163,7 @@ impl Ledger {
         for held in live {
             let Some(allocation) = self.allocations.get(&held.allocation) else { continue };
             let mut spec = allocation.spec.spread_over(u32::try_from(allocation.shares.len()).unwrap_or(u32::MAX));
-            // Nodes name by it where they store things.
+            // Nodes use it in the names of the places where they store things.
             allocation.stored_project().clone_into(&mut spec.project);
             shares.push(DesiredShare {
                 allocation: allocation.id,
@@ -195,12 +195,12 @@ impl Ledger {
 
     /// The allocation with this job number, with this id, or the only one whose id has this prefix of at
     /// least 4 hexadecimal digits. The number of a task means its group. A text of 8 digits or more that is the
-    /// number of one and a prefix of another is refused. Fewer digits that were given as a number mean only that,
-    /// also once its record is dropped.
+    /// number of one and a prefix of another is refused. Fewer digits are always the job number, if it was ever
+    /// assigned.
     pub fn find(&self, key: &str) -> Result<&Arc<Allocation>, Refusal> {
         let Some(number) = job_numbers::parse(key) else { return self.find_by_id(key) };
         let numbered = self.find_number(number);
-        // Among many ids, some begin with any few digits: no job may become another one, or ambiguous, by that.
+        // Some ids begin with the digits of a short number: the number must still mean its job.
         if key.len() < SHORT_ID_DIGITS && number <= self.jobs() {
             return numbered.ok_or_else(|| self.no_such_allocation(key));
         }

@@ -1,5 +1,5 @@
-//! Waits that time ends. Backoff of requeued work: it waits before it is claimed again, or before a node
-//! is claimed for it again. Delays of work that begins a while after other work has.
+//! Waits for a point in time. Backoff: requeued work waits before it is claimed again, or before a node is
+//! claimed for it again. Delays: work begins a while after other work has begun.
 //!
 //! ```text
 //!   claim ended soon ──▶ waits 1 s, 2 s, 4 s … 5 min ──EndWaits──▶ may be claimed
@@ -14,7 +14,7 @@
 //!   half of a walltime is over ──EndWaits──▶ mail is due ([`super::mail`])
 //! ```
 //!
-//! Otherwise a problem that ends work as soon as it starts would use up all requeues within a
+//! Without backoff, a problem that ends work as soon as it starts would use up all requeues within a
 //! moment. The leader's clock proposes the end of a wait, so schedulers need no clock for it: the
 //! allocation's record shows whether it waits.
 
@@ -37,12 +37,11 @@ const SETTLED_MS: u64 = 60_000;
 const EXCLUSION_MS_FIRST: u64 = 30_000;
 /// The longest such exclusion, in milliseconds.
 const EXCLUSION_MS_MAX: u64 = 30 * 60_000;
-/// How many delays one command ends at most: everything that depends on one beginning may wait for the
-/// same time.
+/// Largest number of delays that one command ends: all work that depends on the same beginning may wait
+/// for the same time.
 const DELAYS_AT_ONCE_MAX: usize = 1000;
 /// Largest number of consecutive requeues that do not count against the requested maximum because
-/// the work never began. Work that takes down each node that prepares it must not be requeued for
-/// ever.
+/// the work never began: work that takes down each node that prepares it must end some time.
 pub(super) const UNCOUNTED_MAX: u32 = 16;
 
 /// How an allocation whose claim has ended goes back into the queue.
@@ -57,7 +56,7 @@ pub(super) struct Requeue {
 }
 
 impl Requeue {
-    /// `None`: it is not requeued; always so after a cancel, its walltime, or the last failed
+    /// `None`: it is not requeued, for example after a cancel, its walltime, or the last failed
     /// prologue. `begun`: whether its work may have run under the claim.
     pub(super) fn of(allocation: &Allocation, reason: &EndReason, begun: bool, now: Timestamp) -> Option<Self> {
         let (policy, is_lost) = match reason {
@@ -89,8 +88,7 @@ impl Requeue {
             return Some(Self { is_counted, quick: 0, waits_until: None });
         }
         let quick = allocation.quick_requeues.saturating_add(1);
-        // The claim ended because somebody wanted that or needed the nodes, so a new claim will not
-        // meet the same problem.
+        // After a request or a preemption, there is no problem that a new claim would meet again.
         let waits = !matches!(reason, EndReason::Preempted { .. } | EndReason::Requeued { .. });
         Some(Self { is_counted, quick, waits_until: waits.then(|| Timestamp(now.0.saturating_add(wait_ms(quick)))) })
     }
@@ -122,7 +120,7 @@ fn exclusion_is_over(excluded: &Exclusion, now: Timestamp) -> bool {
     excluded.until.is_some_and(|until| is_over(until, now, EXCLUSION_MS_MAX))
 }
 
-/// Those of these ends that are over, as [`is_over`] decides.
+/// The allocations whose waits are over, as [`is_over`] decides.
 fn ends_over(ends: &OrdSet<(Timestamp, AllocationId)>, now: Timestamp, longest_ms: u64) -> impl Iterator<Item = AllocationId> {
     let passed = ends.iter().take_while(move |(end, _)| *end <= now);
     let far = ends.iter().rev().take_while(move |(end, _)| *end > now && is_over(*end, now, longest_ms));
@@ -136,12 +134,12 @@ impl Ledger {
         self.waits_due(now).next().is_some()
     }
 
-    /// The allocations for which that is so; some repeatedly. Those that may be in time miss no deadline.
+    /// The allocations for which something is due, some repeatedly. One that may still end in time misses no deadline.
     fn waits_due(&self, now: Timestamp) -> impl Iterator<Item = AllocationId> {
         let index = &self.allocation_index;
         let waits = ends_over(&index.wait_ends, now, REQUEUE_WAIT_MS_MAX).chain(ends_over(&index.exclusion_ends, now, EXCLUSION_MS_MAX));
         let delays = ends_over(&index.delay_ends, now, DELAY_LEFT_MS_MAX).take(DELAYS_AT_ONCE_MAX);
-        // However far away they are: a clock that has gone back must not end work.
+        // With no longest wait: a clock that has gone back must not end work.
         let missed = ends_over(&index.deadline_ends, now, u64::MAX).filter(move |id| !self.may_be_in_time(*id)).take(DELAYS_AT_ONCE_MAX);
         let marks = ends_over(&index.mail_marks, now, u64::MAX).take(DELAYS_AT_ONCE_MAX);
         waits.chain(delays).chain(missed).chain(marks)

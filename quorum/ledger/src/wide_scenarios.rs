@@ -1,4 +1,4 @@
-//! Allocations of many nodes: what their reports change, and what that costs those who watch.
+//! Scenarios of allocations with many nodes: what their reports change, and what watchers get.
 
 use super::scenarios::{SIZE, Story, id, node, prepared, released};
 use crate::history::{ChangeSet, History};
@@ -84,7 +84,7 @@ fn it_runs_with_the_last_report_and_is_published_whole_when_it_runs_ends_and_is_
         only_phases(&s, changed);
         assert_eq!(s.state(1), AllocationState::Staging);
     }
-    // Again: nothing is lacking because of it.
+    // A repeated report: later changes are still complete.
     let changed = report(&mut s, 1, prepared(1, epoch));
     only_phases(&s, changed);
     let changed = report(&mut s, 0, prepared(1, epoch));
@@ -138,13 +138,13 @@ fn the_reports_of_one_entry_are_one_change() {
     let mut applied = before;
     change.apply(&mut applied).unwrap();
     assert_eq!(applied, record(&s));
-    // Each node is sent its own share alone.
+    // Each node gets only its own share.
     let set = ChangeSet::of(&s.ledger, changed.clone());
     let own = |number| set.phases[0].of_node(&node(number));
     assert_eq!(own(13), None);
     assert_eq!(own(11), Some(PhasesChange { previous_revision: None, phases: vec![run(88, 1)], ..change }));
     assert!(set.phases[0].nodes().eq([50, 12, 11, 10].map(node).iter()));
-    // With anything else in the same entry, the record is sent whole.
+    // If anything else changes in the same entry, the whole record is sent.
     let report = only_whole(&mut s, epoch);
     changed.merge(report);
     let set = ChangeSet::of(&s.ledger, changed);
@@ -161,7 +161,7 @@ fn reports_are_kept_as_phases_and_not_as_versions_of_the_record() {
     const NODES: u8 = 200;
     let (mut s, epoch) = wide(NODES);
     let mut history = History::new(s.ledger.place());
-    // Less than a version of the record for each report.
+    // The history has less memory than a version of the record for each report needs.
     history.keep(lattice_ledger_state::record_bytes::allocation_bytes(&record(&s)) * 10);
     let begins = s.ledger.place();
     for number in 1..NODES {

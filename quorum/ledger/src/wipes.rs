@@ -47,7 +47,7 @@ impl Ledger {
         let again = failed.is_some();
         match failed {
             Some(why) if !force => return Err(Refusal::WipeFailed { node: id.clone(), why }),
-            // It is in progress, or waits until the node is empty.
+            // The wipe is in progress, or waits until the node is empty.
             None if known.wipe.is_some() => {
                 return self.set_hold(context, id, HoldKind::Wipe, by, reason, Ends::default());
             }
@@ -101,7 +101,7 @@ impl Ledger {
         let about = || Subject { allocation: None, node: Some(id) };
         context.changed.desired.insert(id.clone());
         let Some(why) = failed else {
-            // If somebody has quarantined it for another reason since, that hold stays.
+            // If somebody has quarantined the node for another reason since, that hold stays.
             let ours = |reason: &str| reason.starts_with(FAILED_PREFIX);
             let by_us = known.hold(HoldKind::Quarantine).is_some_and(|hold| hold.by == ACTOR && hold.reasons().split("; ").all(ours));
             if let Some(node) = self.node_mut(context, id) {

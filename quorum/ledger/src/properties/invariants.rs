@@ -58,8 +58,8 @@ pub(super) fn invariant_one_live_claim_for_each_allocation(ledger: &Ledger) {
     }
 }
 
-/// Every allocation with a domain and nodes is a member of that domain, whose VNI no other domain
-/// has and which no node may still use for another.
+/// Every allocation with a domain and nodes is a member of that domain. No other domain has its VNI,
+/// and no node may still use that VNI for another domain.
 pub(super) fn invariant_each_domain_has_a_number_of_its_own(ledger: &Ledger) {
     let mut numbers = BTreeMap::new();
     for (key, domain) in ledger.domains() {
@@ -77,7 +77,7 @@ pub(super) fn invariant_each_domain_has_a_number_of_its_own(ledger: &Ledger) {
     }
 }
 
-/// Work that must not run twice was known to have ended everywhere when it was claimed again; a
+/// Work that must not run twice is claimed again only when it is known to have ended everywhere; a
 /// fenced holding never belongs to a current claim.
 pub(super) fn invariant_what_stops_is_claimed_when_it_is_over(before: &Ledger, claimed: Option<&Allocation>, after: &Ledger) {
     if let Some(claimed) = claimed.filter(|a| a.spec.on_isolation == OnIsolation::Stop) {
@@ -92,8 +92,8 @@ pub(super) fn invariant_what_stops_is_claimed_when_it_is_over(before: &Ledger, c
     }
 }
 
-/// Only ports are listed that running allocations declare, each of a node of the allocation, and all that
-/// are listed are found.
+/// Every listed port is declared by a running allocation and is on one of its nodes; a lookup finds all
+/// listed ports.
 pub(super) fn invariant_services_are_of_what_runs(ledger: &Ledger) {
     for (id, rank, port) in &ledger.open_ports {
         let allocation = ledger.allocation(*id).expect("it is known");
@@ -151,8 +151,8 @@ pub(super) fn invariant_gossip_keys_follow_each_other(before: &Ledger, after: &L
     let (was, now) = (before.keyring(), after.keyring());
     assert_eq!(applied.changed.keyring, was != now);
     assert!(now.keys.len() <= 2 && now.keys.is_sorted_by(|a, b| a.id < b.id) && was.newest() <= now.newest(), "{now:?}");
-    // Those concerned are informed of a revocation; none is taken back, and each requires another
-    // key.
+    // The agents concerned are informed of a revocation. No revocation is taken back, and each
+    // requires another key.
     let revoked = |ledger: &Ledger| ledger.revocations().map(|(name, r)| (name.to_owned(), r.before)).collect::<BTreeMap<_, _>>();
     let (were, are) = (revoked(before), revoked(after));
     assert_eq!(applied.changed.revocations, were != are);
@@ -179,8 +179,8 @@ pub(super) fn invariant_homes_are_kept(ledger: &Ledger, claimed: Option<&Allocat
     }
 }
 
-/// A record has what its parents are, unless their change has not reached it yet; nothing waits for
-/// what can never come; and two that exclude each other do not have nodes at the same time.
+/// A record has the current states of its parents, unless a change has not reached it yet; nothing waits for
+/// an impossible parent; and two allocations that exclude each other do not have nodes at the same time.
 pub(super) fn invariant_dependencies_are_settled(ledger: &Ledger, claimed: Option<&Allocation>) {
     let holds = |id: AllocationId| ledger.nodes().flat_map(|n| ledger.holdings(&n.id)).any(|h| h.allocation == id && !h.fenced);
     let is_lane = |a: &Allocation, id: AllocationId| {
@@ -199,7 +199,7 @@ pub(super) fn invariant_dependencies_are_settled(ledger: &Ledger, claimed: Optio
             let ended_at = record.ended_at.filter(|_| ended.is_some());
             let facts = ParentFacts { ended, may_run: may_run(parent.on), begun_at: record.first_begun_at(), ended_at };
             let is = ParentState::of(parent.condition, facts);
-            // What has begun once may have been requeued, and be forgotten to have begun.
+            // The parent may have begun once and been requeued: its record does not show that any more.
             let is_right = parent.state == is || matches!(parent.state, ParentState::Begun | ParentState::Delayed { .. });
             assert!(is_right || ledger.unsettled.contains_key(&parent.on), "{parent:?} of {child:?} is {is:?}");
             let is_excluded = parent.condition == DependencyCondition::Mutex && may_run(parent.on);
@@ -211,8 +211,8 @@ pub(super) fn invariant_dependencies_are_settled(ledger: &Ledger, claimed: Optio
     assert!(unmet.is_none(), "{claimed:?} was claimed before {unmet:?}");
 }
 
-/// Each task of a group is in one set, what a lane holds may still run, the lanes are within the limit,
-/// and a group has ended when its tasks have.
+/// Each task of a group is in one set, a lane that holds tasks may still run, the lanes are within the
+/// limit, and a group has ended when its tasks have.
 pub(super) fn invariant_tasks_are_in_one_place(ledger: &Ledger) {
     for group in ledger.allocations().filter(|a| a.is_task_group()) {
         let spec = group.spec.tasks.as_ref().unwrap();
@@ -224,7 +224,7 @@ pub(super) fn invariant_tasks_are_in_one_place(ledger: &Ledger) {
         let tasks = ledger.task_groups.get(&group.id).unwrap();
         let waiting = tasks.waiting_count + tasks.awaiting_count();
         assert_eq!((waiting, tasks.leased_count), (states.waiting.len(), states.leased.len()), "{group:?}");
-        tasks_wait_for_what_they_correspond_to(ledger, group, tasks);
+        check_awaited_tasks(ledger, group, tasks);
         let lanes: Vec<_> = ledger.allocations().filter(|a| a.lane.is_some_and(|lane| lane.group == group.id)).collect();
         let live = lanes.iter().filter(|a| !a.state.is_terminal()).count();
         assert!(spec.concurrent_max.is_none_or(|most| live <= most as usize), "{group:?} has {live} lanes");
@@ -245,9 +245,9 @@ pub(super) fn invariant_tasks_are_in_one_place(ledger: &Ledger) {
     assert!(ledger.task_groups.keys().copied().eq(groups), "every group has its tasks, and nothing else does");
 }
 
-/// A task that waits for tasks of other groups has a counterpart that has not ended, or of whose end
-/// the group does not know yet; and nothing else keeps a task from being leased.
-fn tasks_wait_for_what_they_correspond_to(ledger: &Ledger, group: &Allocation, tasks: &GroupTasks) {
+/// A task that waits for tasks of other groups has a counterpart that has not ended, or whose end the
+/// group does not know yet.
+fn check_awaited_tasks(ledger: &Ledger, group: &Allocation, tasks: &GroupTasks) {
     let of_group = |on: AllocationId| Some((ledger.allocation(on)?.spec.tasks.clone()?, ledger.task_groups.get(&on)?));
     let parents = group.spec.depends_on.iter().filter(|on| on.condition == DependencyCondition::Corresponding);
     let parents: Vec<_> = parents.filter_map(|on| Some((on.on, of_group(on.on)?))).collect();
@@ -279,7 +279,7 @@ pub(super) fn invariant_singletons_wait_for_earlier_ones(ledger: &Ledger, claime
     }
 }
 
-/// A service has the replicas that are counted in its record, on a node each, and as many as are wanted
+/// A service has the replicas that its record counts, each on another node, and as many as are wanted
 /// unless something prevents that.
 pub(crate) fn invariant_replicas_are_as_wanted(ledger: &Ledger) {
     for service in ledger.allocations().filter(|a| a.is_scaled_service()) {
@@ -318,7 +318,7 @@ pub(crate) fn invariant_replicas_are_as_wanted(ledger: &Ledger) {
     assert!(ledger.scaled_services.keys().copied().eq(services), "every service has its replicas, and nothing else does");
 }
 
-/// A session is the only one of its allocation, which runs, is kept for it, and has the same owner.
+/// A session belongs to a running allocation that was submitted for a session and has the same owner.
 pub(super) fn invariant_sessions_are_of_what_runs(ledger: &Ledger) {
     for session in ledger.sessions() {
         let of = ledger.allocation(session.allocation).unwrap();
@@ -350,8 +350,8 @@ pub(super) fn invariant_refusals_change_nothing(before: &Ledger, after: &Ledger,
     }
 }
 
-/// A node's state matches its holds and its shares; nothing is placed under a hold; the first
-/// setter of a hold stays.
+/// A node's state matches its holds and its shares; a node under a hold gets no claim; a hold keeps
+/// its first setter.
 pub(super) fn invariant_holds_hold(before: &Ledger, after: &Ledger, claimed: Option<&Allocation>) {
     for known in after.nodes() {
         let (draining, empty) = (known.hold(HoldKind::Drain).is_some(), after.holdings(&known.id).is_empty());
@@ -411,8 +411,8 @@ pub(super) fn invariant_changes_are_published(before: &Ledger, after: &Ledger, a
     }
 }
 
-/// Only a node without work is removed; nothing of it is left, and its name cannot register by
-/// itself.
+/// Only a node without work is removed; nothing of it is left, and its name can register again only
+/// after an admission.
 pub(super) fn invariant_removed_nodes_are_gone(before: &Ledger, after: &Ledger, applied: &Applied) {
     for gone in before.nodes().filter(|known| after.node(&known.id).is_none()) {
         let id = &gone.id;
@@ -457,8 +457,8 @@ pub(super) fn invariant_no_claim_exceeds_a_quota(before: &Ledger, after: &Ledger
     assert!(allocations <= was.1 || limit.is_none_or(|limit| allocations <= limit), "{tenant:?}: {allocations} allocations");
 }
 
-/// A claim puts no share beside one of somebody else. Nodes that held both before the policy was set
-/// keep both.
+/// A claim puts no share beside a share of another owner. Nodes that held both before the policy was
+/// set keep both.
 pub(super) fn invariant_claims_follow_the_share_policy(after: &Ledger, epoch: Epoch) {
     let policy = after.cluster_limits().share_policy;
     let Some(claimed) = after.allocations().find(|a| a.epoch == epoch) else { return };
@@ -492,8 +492,8 @@ pub(super) fn invariant_users_run_what_they_may(before: &Ledger, after: &Ledger)
     assert!(after.has_right_counts(), "what is counted differs from what is there");
 }
 
-/// An ended allocation is kept while a node holds a part of itself for it, and the order of the
-/// ends has exactly those that are there.
+/// An ended allocation is kept while a node holds a part of itself for it, and `ended` has exactly
+/// the ended allocations.
 pub(super) fn invariant_ended_work_is_kept_while_it_is_held(before: &Ledger, after: &Ledger) {
     let held = after.nodes().flat_map(|node| after.holdings(&node.id)).map(|held| held.allocation);
     for id in held.filter(|id| before.allocation(*id).is_some()) {
@@ -503,7 +503,7 @@ pub(super) fn invariant_ended_work_is_kept_while_it_is_held(before: &Ledger, aft
     assert!(after.ended.iter().map(|place| (Some(place.ended_at), place.id)).eq(ended), "the order of the ends is another");
 }
 
-/// Every allocation whose record is gone had ended by the time until which some are forgotten.
+/// Every allocation without a record had ended by `forgotten.until`.
 pub(super) fn invariant_what_is_dropped_is_said_to_be_forgotten(before: &Ledger, after: &Ledger) {
     assert!(after.forgotten.until >= before.forgotten.until && after.forgotten.too_early_until.is_none(), "{:?}", after.forgotten);
     for was in before.allocations().filter(|a| after.allocation(a.id).is_none()) {
@@ -512,8 +512,8 @@ pub(super) fn invariant_what_is_dropped_is_said_to_be_forgotten(before: &Ledger,
     }
 }
 
-/// Each end gets a number. What has ended, and what live work has used under its former claims, is together
-/// what is recorded of each user.
+/// Each end gets a number. The use of each user's ended work and of the former claims of live work adds up
+/// to the recorded use of the user.
 pub(super) fn invariant_each_end_is_accounted_with_its_use(before: &Ledger, after: &Ledger, applied: &Applied) {
     let ended = applied.audit.iter().filter(|record| record.action == AuditAction::AllocationEnded).count();
     assert_eq!(after.ends.last - before.ends.last, ended as u64);
@@ -539,14 +539,14 @@ pub(super) fn invariant_each_end_is_accounted_with_its_use(before: &Ledger, afte
     }
 }
 
-/// What a command adds to the recorded use is that of the attempts that it ended, from their start
+/// A command adds to the recorded use exactly the use of the attempts that it ended, from their start
 /// until now.
 pub(super) fn invariant_each_attempt_is_charged_once(before: &Ledger, after: &Ledger) {
     let holds_nodes = |a: &Allocation| matches!(a.state, AllocationState::Staging | AllocationState::Running);
     let mut want: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
     for was in before.allocations().filter(|a| holds_nodes(a)) {
-        let goes_on = after.allocation(was.id).is_some_and(|now| holds_nodes(now) && now.epoch == was.epoch);
-        let Some(started_at) = was.started_at.filter(|_| !goes_on) else { continue };
+        let continues = after.allocation(was.id).is_some_and(|now| holds_nodes(now) && now.epoch == was.epoch);
+        let Some(started_at) = was.started_at.filter(|_| !continues) else { continue };
         let (ms, nodes) = (after.time().since_ms(started_at), was.shares.len() as u64);
         // Shares are halves of nodes with two GPUs.
         let halves = if was.spec.share.is_some() { nodes } else { 2 * nodes };
@@ -568,7 +568,7 @@ pub(super) fn invariant_each_attempt_is_charged_once(before: &Ledger, after: &Le
     assert_eq!(added(Consumer::Tenant(TENANT.to_owned())), want.get(&1).copied().unwrap_or_default());
 }
 
-/// A number is given once, to one allocation or task, and none goes back.
+/// A job number is assigned once, to one allocation or task, and numbers never decrease.
 pub(super) fn invariant_job_numbers_are_given_once(before: &Ledger, after: &Ledger) {
     assert!(after.jobs() >= before.jobs());
     let mut taken: BTreeMap<u64, u64> = BTreeMap::new();

@@ -202,14 +202,14 @@ pub(super) fn a_move() -> impl Strategy<Value = Move> {
             .prop_map(|(node, boot, memory, new_life)| Move::Register { node, boot, memory, new_life }),
         10 => (node.clone(), id, 0..19u8, prop::bool::weighted(0.1), prop_oneof![8 => Just(1u64), 1 => Just(0u64), 1 => Just(2u64)])
             .prop_map(|(node, id, item, old_epoch, skip)| Move::Report { node, id, item, old_epoch, skip }),
-        // Usually heard again.
+        // State 0, heard again, is the most frequent one.
         2 => (node.clone(), prop_oneof![3 => Just(0u8), 2 => 1..4u8], prop::bool::weighted(0.3)).prop_map(|(node, state, stale)| Move::State { node, state, stale }),
         6 => (node.clone(), any::<bool>(), prop_oneof![4 => Just(None), 1 => (1..3u32).prop_map(Some)], prop::bool::weighted(0.3))
             .prop_map(|(holder, trial, user, named)| Move::Lease { holder, trial, user, named }),
         1 => any::<bool>().prop_map(|stale| Move::Revoke { stale }),
         2 => (
             node.clone(),
-            // Drains more often, because most depends on them.
+            // Drains are frequent, because they have most effects.
             prop_oneof![Just(HoldKind::Drain), prop::sample::select(HoldKind::ALL.to_vec())],
             prop::bool::weighted(0.8),
             prop_oneof![2 => Just(None), 1 => (1..100u64).prop_map(Some)],

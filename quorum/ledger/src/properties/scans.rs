@@ -1,5 +1,5 @@
 //! Counts and indexes equal a scan of everything. The scans here are independent of the code that
-//! keeps the counts.
+//! updates the counts.
 
 use crate::{Action, DomainKey, DriftLimits, Ledger, NodeStateChange, holds};
 use lattice_model::shares::ShareRef;
@@ -7,7 +7,7 @@ use lattice_model::{Allocation, AllocationId, AllocationState, HoldKind, NodeId,
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// After each command, with everything that is derived.
+/// All derived data equals a scan, after each command.
 pub(crate) fn invariant_indexes_equal_scans(ledger: &Ledger) {
     let mut built = ledger.clone();
     built.holdings = rmp_serde::from_slice(&rmp_serde::to_vec_named(&ledger.holdings).unwrap()).unwrap();
@@ -26,7 +26,7 @@ pub(crate) fn invariant_indexes_equal_scans(ledger: &Ledger) {
     usage_is_counted(ledger);
     vnis_are_counted(ledger);
     phases_are_counted(ledger);
-    what_is_due_is_found(ledger);
+    due_proposals_equal_scans(ledger);
 }
 
 fn states<S: Ord>(each: impl Iterator<Item = S>) -> Vec<(S, u32)> {
@@ -59,7 +59,7 @@ fn has_nodes(allocation: &Allocation) -> bool {
     matches!(allocation.state, AllocationState::Staging | AllocationState::Running)
 }
 
-/// What tenants and sensitive work use, and what waits and runs in each vCluster.
+/// The use of tenants and of sensitive work, and the waiting and running work of each vCluster.
 fn usage_is_counted(ledger: &Ledger) {
     let running: Vec<&Arc<Allocation>> = ledger.allocations().filter(|allocation| has_nodes(allocation)).collect();
     let with_nodes = |user: Option<&str>| ledger.allocation_index.with_nodes(user).collect::<BTreeSet<_>>();
@@ -132,7 +132,7 @@ fn phases_are_counted(ledger: &Ledger) {
 }
 
 /// The proposals of the leader's clocks now and at some later times.
-fn what_is_due_is_found(ledger: &Ledger) {
+fn due_proposals_equal_scans(ledger: &Ledger) {
     let limits = DriftLimits { ordinary_ms: 100, sensitive_ms: 20 };
     for later in [0, 15, 120, 400_000, u64::MAX] {
         let now = Timestamp(ledger.time().0.saturating_add(later));

@@ -51,7 +51,7 @@ impl Watcher {
             }
         }
         for ChangedPhases { change, .. } in &set.phases {
-            // Those that have ended are not watched.
+            // Ended allocations are not watched.
             if !change.state.is_terminal() {
                 let record = self.allocations.get_mut(&change.id).expect("the list or a change before it has the record");
                 change.apply(Arc::make_mut(record)).unwrap();
@@ -98,8 +98,8 @@ impl Watcher {
     }
 }
 
-/// What an agent of role `node` has built up of the allocations that have a share on its node and
-/// have not ended. Of other nodes' phases it is sent nothing.
+/// The allocations that have a share on an agent's node and have not ended, as an agent of role
+/// `node` has built them up. It gets no phases of other nodes.
 #[derive(Clone, Debug)]
 pub(super) struct NodeWatcher {
     node: NodeId,
@@ -128,7 +128,7 @@ impl NodeWatcher {
         }
     }
 
-    /// It knows what it must know.
+    /// Checks that the watcher knows what it must know.
     pub(super) fn agrees_with(&self, ledger: &Ledger) {
         let now = Self::list(ledger, self.node.clone());
         assert!(self.allocations.keys().eq(now.allocations.keys()), "{self:?} {now:?}");
@@ -139,7 +139,7 @@ impl NodeWatcher {
     }
 }
 
-/// Without the bookkeeping of reports, which nobody watches.
+/// The node without the numbers of its reports, which nobody watches.
 fn quiet(node: &Node) -> Node {
     Node { report_seq: 0, ..node.clone() }
 }

@@ -1,6 +1,6 @@
 //! The records of the tokens with which programs call the API over the network.
 //!
-//! Serialised as the records and the ids that were revoked last. The order of their ends is derived from that.
+//! Serialised as the records and the ids that were revoked last. The order in which tokens expire is derived.
 
 use imbl::{OrdMap, OrdSet};
 use lattice_model::Timestamp;
@@ -12,18 +12,18 @@ use std::sync::Arc;
 /// How many ids of revoked tokens are kept, so that a repeated command does not issue one of them again.
 const REVOKED_LEN_MAX: usize = 1000;
 
-/// The tokens that are not revoked, expired ones among them until they are forgotten.
+/// The tokens that are not revoked, including expired ones that are not forgotten yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccessTokens {
     records: OrdMap<TokenId, Arc<AccessToken>>,
     /// When each expires.
     ends: OrdSet<(Timestamp, TokenId)>,
-    /// Those that were revoked last, the latest at the end.
+    /// The ids that were revoked last, the latest at the end.
     revoked: VecDeque<TokenId>,
 }
 
 impl AccessTokens {
-    /// Whether there was never a token, as far as this is known.
+    /// Whether there is neither a token nor a revoked id.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty() && self.revoked.is_empty()
     }
@@ -66,7 +66,7 @@ impl AccessTokens {
         }
     }
 
-    /// Removes all tokens; returns how many there were. Those that were revoked before stay known.
+    /// Removes all tokens; returns how many there were. The revoked ids stay known.
     pub fn drop_all(&mut self) -> usize {
         self.ends = OrdSet::new();
         std::mem::take(&mut self.records).len()
@@ -92,7 +92,7 @@ impl<'de> Deserialize<'de> for AccessTokens {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let (tokens, revoked) = <(Vec<AccessToken>, VecDeque<TokenId>)>::deserialize(from)?;
         let mut all = Self { revoked, ..Self::default() };
-        // Of two records with one id, which no member writes, the last one counts.
+        // No member writes two records with one id; if there are two, the last one counts.
         for token in tokens {
             all.forget(token.id);
             all.insert(token);

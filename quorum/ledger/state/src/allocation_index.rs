@@ -1,7 +1,7 @@
-//! What is looked up of all allocations, by the leader's clocks above all. Not part of the
-//! replicated state: derived from the allocations when a snapshot is read, and then updated with
-//! each changed allocation. An allocation without nodes, waits, delays, deadlines, exclusions, marks of
-//! mail and measurements has no entry of its own.
+//! Look-ups over all allocations, mainly for the leader's clocks. Not part of the replicated state:
+//! derived from the allocations when a snapshot is read, and then updated with each changed
+//! allocation. An allocation without nodes, waits, delays, deadlines, exclusions, due mail and
+//! measurements has no entry of its own.
 
 use crate::user_usage::holds_nodes;
 use imbl::{OrdMap, OrdSet};
@@ -13,29 +13,29 @@ use uuid::Uuid;
 pub struct AllocationIndex {
     /// How many allocations are in each state; states without any are absent.
     pub states: OrdMap<AllocationState, u32>,
-    /// The allocations that have not ended, by their tenant; tenants without any are absent.
+    /// How many allocations of each tenant have not ended; tenants without any are absent.
     pub live_of_tenant: OrdMap<String, u32>,
-    /// The allocations that have not ended, by the vCluster that they name.
+    /// How many allocations have not ended, by the vCluster that they name.
     pub queues: OrdMap<String, QueueCounts>,
     /// When the waits of requeued allocations end.
     pub wait_ends: OrdSet<(Timestamp, AllocationId)>,
-    /// When the delays of allocations end that begin a while after others have.
+    /// When the delays end of allocations that begin a while after other work has begun.
     pub delay_ends: OrdSet<(Timestamp, AllocationId)>,
-    /// From when on allocations that wait cannot end by their deadlines any more.
+    /// When it is too late for a waiting allocation to end by its deadline.
     pub deadline_ends: OrdSet<(Timestamp, AllocationId)>,
-    /// When the next part of the walltime is over of which a user wants mail.
+    /// When the next part of a walltime is over, if the user wants mail about it.
     pub mail_marks: OrdSet<(Timestamp, AllocationId)>,
     /// When nodes are no longer excluded for allocations.
     pub exclusion_ends: OrdSet<(Timestamp, AllocationId)>,
-    /// The nodes that are excluded for an allocation, with it.
+    /// The nodes that are excluded for allocations, each with the allocation.
     pub excluded: OrdSet<(NodeId, AllocationId)>,
-    /// When measurements end that have an end.
+    /// When measurements with an end are over.
     pub telemetry_ends: OrdSet<(Timestamp, AllocationId)>,
     /// The allocations that have not ended and had other nodes before.
     pub moved: OrdSet<AllocationId>,
     /// The allocations that have nodes, by the name of their user.
     with_nodes: OrdSet<(String, AllocationId)>,
-    /// The allocations of tenants that are charged for their nodes now, with their tenant.
+    /// The allocations whose nodes their tenant is charged for now, by tenant.
     pub charged: OrdSet<(String, AllocationId)>,
 }
 
@@ -65,7 +65,7 @@ impl QueueCounts {
     }
 }
 
-/// What the index has of one allocation.
+/// The facts of one allocation that the index needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllocationFacts {
     tenant: String,
@@ -93,7 +93,7 @@ enum Queued {
 }
 
 impl AllocationFacts {
-    /// Of this allocation.
+    /// The facts of this allocation.
     pub fn of(allocation: &Allocation) -> Self {
         let is_live = !allocation.state.is_terminal();
         let queued = match allocation.state {
@@ -135,8 +135,8 @@ impl AllocationFacts {
 }
 
 impl AllocationIndex {
-    /// Replaces the facts of an allocation; `None`: it did not exist, or exists no longer. Only
-    /// what differs is changed.
+    /// Replaces the facts of an allocation; `None`: it did not exist, or exists no longer. Changes
+    /// only the entries that differ.
     pub fn replace(&mut self, id: AllocationId, was: Option<&AllocationFacts>, now: Option<&AllocationFacts>) {
         if let Some((was, now)) = differing(was, now, |facts| Some(&facts.state)) {
             was.iter().for_each(|state| shrink(&mut self.states, state));

@@ -1,4 +1,4 @@
-//! The marks that the use of tenants' budgets has reached: what is on record already.
+//! The recorded marks that the use of tenants' budgets has reached.
 
 use lattice_model::{Budget, BudgetMark, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 /// A mark that the use of a budget has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReachedMark {
-    /// The highest one.
+    /// The highest mark reached.
     pub mark: BudgetMark,
-    /// Since when it is the highest one.
+    /// When it became the highest one.
     pub since: Timestamp,
 }
 
@@ -23,17 +23,17 @@ impl BudgetMarks {
         self.0.is_empty()
     }
 
-    /// Those of a tenant.
+    /// The marks of a tenant.
     pub fn of_tenant(&self, tenant: &str) -> Option<&BTreeMap<Budget, ReachedMark>> {
         self.0.get(tenant)
     }
 
-    /// That of one budget.
+    /// The mark of one budget.
     pub fn get(&self, tenant: &str, budget: Budget) -> Option<ReachedMark> {
         self.of_tenant(tenant)?.get(&budget).copied()
     }
 
-    /// `None`: the use is below all marks.
+    /// Sets the mark of one budget; `None`: the use is below all marks.
     pub fn set(&mut self, tenant: &str, budget: Budget, reached: Option<ReachedMark>) {
         match reached {
             Some(reached) => {

@@ -1,5 +1,5 @@
 //! How the tasks of a group correspond to those of other groups: which of its tasks wait for tasks of
-//! others, and what others still have to learn of the ends of its tasks.
+//! other groups, and which of its ended tasks other groups do not know of yet.
 
 use crate::record_bytes::{TASK_RANGE_BYTES, TASK_SET_BYTES};
 use lattice_model::{AllocationId, TaskSet};
@@ -11,10 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Correspondence {
     /// The tasks that wait for a task of another group, by that group.
     awaited: BTreeMap<AllocationId, TaskSet>,
-    /// All of these, and how many.
+    /// All tasks in `awaited`, and how many.
     pub awaiting: TaskSet,
     pub awaiting_count: u32,
-    /// The groups of which tasks wait for tasks of this one.
+    /// The groups whose tasks wait for tasks of this one.
     followers: BTreeSet<AllocationId>,
     /// What the followers do not know yet.
     news: EndedNews,
@@ -36,7 +36,7 @@ impl EndedNews {
     }
 }
 
-/// Takes the first ranges out of the set: at most as many, and as many tasks, as are left.
+/// Takes the first ranges out of the set: at most `ranges` and `tasks`, which it reduces.
 fn take_some(set: &mut TaskSet, ranges: &mut usize, tasks: &mut u32) -> TaskSet {
     let mut taken = TaskSet::default();
     while *ranges > 0 && *tasks > 0 {
@@ -50,8 +50,8 @@ fn take_some(set: &mut TaskSet, ranges: &mut usize, tasks: &mut u32) -> TaskSet 
 }
 
 impl Correspondence {
-    /// These tasks wait for the tasks of that group. `waiting`: those of them that waited for none
-    /// until now.
+    /// These tasks wait for the tasks of that group. `waiting`: those of them that waited for no
+    /// group until now.
     pub fn await_tasks(&mut self, of: AllocationId, tasks: &TaskSet, waiting: &TaskSet) {
         let mut those = self.awaiting.and(tasks);
         those.insert_all(waiting);
@@ -85,13 +85,13 @@ impl Correspondence {
         ready
     }
 
-    /// Those of these tasks that wait for a task of that group do not wait any more. Returns them.
+    /// Of these tasks, those that wait for a task of that group stop waiting. Returns them.
     pub fn give_up(&mut self, of: AllocationId, tasks: &TaskSet) -> TaskSet {
         let those = self.awaited.get(&of).map_or_else(TaskSet::default, |awaited| awaited.and(tasks));
         self.take(&those)
     }
 
-    /// Those of these tasks that wait for tasks of other groups do not wait any more. Returns them.
+    /// Of these tasks, those that wait for tasks of other groups stop waiting. Returns them.
     pub fn take(&mut self, tasks: &TaskSet) -> TaskSet {
         let those = self.awaiting.and(tasks);
         if !those.is_empty() {
@@ -103,7 +103,7 @@ impl Correspondence {
         those
     }
 
-    /// None waits any more. Returns those that did.
+    /// All tasks stop waiting. Returns those that waited.
     pub fn take_all(&mut self) -> TaskSet {
         self.awaited.clear();
         self.awaiting_count = 0;
@@ -128,7 +128,7 @@ impl Correspondence {
         self.followers.len()
     }
 
-    /// These tasks have ended: if any group follows, it has to learn of it.
+    /// These tasks have ended: records that for the followers, if there are any.
     pub fn note_ended(&mut self, is_success: bool, tasks: &TaskSet) {
         if self.followers.is_empty() {
             return;
@@ -137,18 +137,17 @@ impl Correspondence {
         news.insert_all(tasks);
     }
 
-    /// Whether the followers have to learn of anything.
+    /// Whether there is news for the followers.
     pub fn has_news(&self) -> bool {
         !self.news.is_empty()
     }
 
-    /// The groups of which tasks wait for tasks of this one.
+    /// The groups whose tasks wait for tasks of this one.
     pub fn followers(&self) -> Vec<AllocationId> {
         self.followers.iter().copied().collect()
     }
 
-    /// What the followers have to learn, but at most so many ranges and so many tasks of it. It is theirs
-    /// from now on.
+    /// Removes and returns news for the followers: at most `ranges_max` ranges and `tasks_max` tasks.
     pub fn take_news(&mut self, ranges_max: usize, tasks_max: u32) -> EndedNews {
         let (mut ranges, mut tasks) = (ranges_max, tasks_max);
         let EndedNews { succeeded, others } = &mut self.news;

@@ -1,4 +1,4 @@
-//! The records of DAGs, and how much memory they take.
+//! The records of DAGs, and the memory that they take.
 
 use crate::record_bytes::dag_bytes;
 use imbl::OrdMap;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[serde(from = "Stored", into = "Stored")]
 pub struct Dags {
     records: OrdMap<DagId, Arc<Dag>>,
-    /// DAGs of which steps are still to be cancelled, each with the name of who asked for it.
+    /// DAGs with steps that are still to be cancelled, each with the name of the requester.
     pub cancelling: BTreeMap<DagId, String>,
     /// Memory of the records, in bytes, by the owner's uid. Derived from the records.
     bytes: BTreeMap<u32, u64>,
@@ -54,12 +54,12 @@ impl Dags {
         self.records.get(&dag)?.steps.get(number as usize)
     }
 
-    /// All of them, by id.
+    /// All DAGs, by id.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Dag>> {
         self.records.values()
     }
 
-    /// Those with these ids, in order.
+    /// The DAGs with these ids, in order.
     pub fn range(&self, ids: RangeInclusive<DagId>) -> impl Iterator<Item = &Arc<Dag>> {
         self.records.range(ids).map(|(_, dag)| dag)
     }
@@ -74,13 +74,13 @@ impl Dags {
         self.records.insert(dag.id, dag);
     }
 
-    /// A step of a DAG, to change how it ended.
+    /// A step of a DAG, to set how it ended.
     pub fn step_mut(&mut self, id: DagId, number: u32) -> Option<&mut Step> {
         let dag = Arc::make_mut(self.records.get_mut(&id)?);
         dag.steps.get_mut(usize::try_from(number).ok()?)
     }
 
-    /// The record of an allocation of this DAG was dropped. With the last one, the DAG's is, too.
+    /// The record of an allocation of this DAG was dropped. After the last one, drops the DAG's record.
     pub fn release(&mut self, id: DagId) {
         let Some(dag) = self.records.get_mut(&id).map(Arc::make_mut) else { return };
         dag.records = dag.records.saturating_sub(1);

@@ -6,8 +6,8 @@ use lattice_model::{Allocation, AllocationId};
 use std::ops::Bound;
 use uuid::Uuid;
 
-/// Pairs of a parent and a child: the child has not ended, and what its record has of the parent is
-/// not final.
+/// Pairs of a parent and a child: the child has not ended, and the parent's state in its record is not
+/// final.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dependents(OrdSet<(AllocationId, AllocationId)>);
 
@@ -17,7 +17,7 @@ impl Dependents {
         self.0.insert((parent, child));
     }
 
-    /// It does so no longer.
+    /// The child no longer waits for changes of the parent.
     pub fn remove(&mut self, parent: AllocationId, child: AllocationId) {
         self.0.remove(&(parent, child));
     }
@@ -45,7 +45,7 @@ impl Dependents {
     }
 }
 
-/// The parents that an allocation follows: those of which something may still change for it.
+/// The parents that an allocation follows: those whose state in its record is not final.
 pub fn followed_by(child: &Allocation) -> impl Iterator<Item = AllocationId> {
     let all = child.dependencies.iter().filter(move |_| !child.state.is_terminal()).flat_map(|all| &all.parents);
     all.filter(|parent| !parent.state.is_final()).map(|parent| parent.on)

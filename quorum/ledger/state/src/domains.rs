@@ -1,4 +1,4 @@
-//! Network domains, and an index of the idle ones by when their grace period ends. The index is not
+//! Network domains, and an index of the idle ones by the end of their grace period. The index is not
 //! part of the replicated state: it is derived from the domains when a snapshot is read, and then
 //! updated with each changed domain.
 
@@ -17,7 +17,7 @@ pub struct Domain {
     pub vni: u32,
     /// Its allocations that have nodes.
     pub members: BTreeSet<AllocationId>,
-    /// When the last of them lost its nodes.
+    /// When the last member lost its nodes.
     pub idle_since: Option<Timestamp>,
     /// How long it then keeps its VNI, if an operator has set it; otherwise the pool's value
     /// applies.
@@ -27,7 +27,7 @@ pub struct Domain {
 /// The idle domains.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DomainIndex {
-    /// Domains with the pool's grace period, with the time since when they are idle.
+    /// Domains with the pool's grace period, with the time when they became idle.
     pub idle_since: OrdSet<(Timestamp, DomainKey)>,
     /// Domains with a grace period of their own, with the time when it ends.
     pub grace_ends: OrdSet<(Timestamp, DomainKey)>,
@@ -41,7 +41,7 @@ impl DomainIndex {
         }
     }
 
-    /// Removes a domain as it was added.
+    /// Removes a domain; `domain` is the record with which it was added.
     pub fn remove(&mut self, key: &DomainKey, domain: &Domain) {
         if let Some((set, time)) = self.entry(domain) {
             set.remove(&(time, key.clone()));

@@ -3,7 +3,7 @@
 use lattice_model::{Allocation, AllocationId, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// An ended allocation's place in the order of the ends. Those of one command are ordered by id.
+/// An ended allocation's place in the order of the ends. Ends at the same time are ordered by id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct EndedPlace {
     /// When it ended.

@@ -1,4 +1,4 @@
-//! Ended work that waits until the accounting store has it, and what live work has used so far.
+//! Ended work that waits for the accounting store, and the use of live work so far.
 
 use crate::entries::one_by_one;
 use crate::record_bytes::ended_work_bytes;
@@ -12,16 +12,16 @@ use uuid::Uuid;
 /// Which store gets the ended work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StoreState {
-    /// None has been seen yet: ends are numbered, and none is kept.
+    /// There has been no store yet: ends are numbered, but not kept.
     #[default]
     Unseen,
-    /// This one, which has everything up to a number.
+    /// This store, which has everything up to a number.
     Current(AccountedUntil),
-    /// Accounting was moved: the next store that asks, except the one that it was moved away from.
+    /// Accounting was moved: the next store that asks, except `former`, gets the ended work.
     Open { former: Option<Uuid> },
 }
 
-/// What the former claims of an allocation have used, and when the first of them began.
+/// The use of the former claims of an allocation, and when the first of them began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsedSoFar {
     pub used: Used,
@@ -39,26 +39,26 @@ pub struct Ends {
     /// The number of the latest end.
     pub last: u64,
     pub store: StoreState,
-    /// By their numbers.
+    /// The records that wait for the store, by number.
     #[serde(deserialize_with = "one_by_one")]
     waiting: OrdMap<u64, Arc<EndedWork>>,
     /// Their size, in bytes.
     #[serde(skip)]
     bytes: usize,
-    /// The number of the latest correction that waits, by that of the record that it corrects.
+    /// The number of the latest waiting correction, by the number of the corrected record.
     #[serde(skip)]
     corrections: OrdMap<u64, u64>,
     /// How many were dropped before a store had them.
     dropped: u64,
-    /// Whether that is on record already. Reset when half of the memory is free again.
+    /// Whether the audit log already says that records are dropped. Reset when half of the memory is free.
     is_dropping: bool,
-    /// Of allocations that have not ended and have lost a claim.
+    /// The use of allocations that have not ended and have lost a claim.
     #[serde(deserialize_with = "one_by_one")]
     pub used_so_far: OrdMap<AllocationId, UsedSoFar>,
 }
 
 impl Ends {
-    /// Whether nothing has ended, and no claim either.
+    /// Whether neither an allocation nor a claim has ended.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -89,7 +89,7 @@ impl Ends {
         self.dropped
     }
 
-    /// Those that wait and have higher numbers than this one, in their order.
+    /// The waiting records with higher numbers than this, in their order.
     pub fn after(&self, sequence: u64) -> impl Iterator<Item = &Arc<EndedWork>> {
         self.waiting.range(sequence.saturating_add(1)..).map(|(_, work)| work)
     }
@@ -99,13 +99,13 @@ impl Ends {
         self.corrections.get(&sequence).and_then(|latest| self.waiting.get(latest))
     }
 
-    /// Whether this correction may wait: half of the memory is for ends alone, which nobody can give again.
+    /// Whether there is memory for this correction: half of it is only for ends, which nobody can submit again.
     pub fn takes_correction(&self, work: &EndedWork, bytes_max: usize) -> bool {
         self.bytes + ended_work_bytes(work) <= bytes_max / 2
     }
 
-    /// Adds the latest one, and drops the oldest if all need more memory than this. Returns whether dropping begins
-    /// with this.
+    /// Adds the latest record, and drops the oldest ones while all need more memory than `bytes_max`. Returns whether
+    /// the dropping begins now.
     pub fn push(&mut self, work: EndedWork, bytes_max: usize) -> bool {
         self.bytes += ended_work_bytes(&work);
         if let Some(corrected) = work.corrects {
@@ -128,7 +128,7 @@ impl Ends {
         }
     }
 
-    /// Returns whether there was one.
+    /// Returns whether there was a record.
     fn remove_oldest(&mut self) -> bool {
         let Some(oldest) = self.waiting.get_min().map(|(sequence, _)| *sequence) else { return false };
         if let Some(work) = self.waiting.remove(&oldest) {

@@ -1,10 +1,10 @@
-//! The holdings of all nodes, with what is counted of them.
+//! The holdings of all nodes, and counts of them.
 //!
-//! Only the holdings themselves are part of the replicated state. The counts change with them here,
-//! and are counted anew when a snapshot is read.
+//! Only the holdings themselves are part of the replicated state. This module updates the counts with
+//! them, and counts anew when a snapshot is read.
 //!
-//! Commands add and remove holdings with `Ledger::add_holding` and `Ledger::retain_holdings`. These
-//! first note the allocations, whose records may be dropped when nothing holds a node for them.
+//! Commands add and remove holdings with `Ledger::add_holding` and `Ledger::retain_holdings`. Both
+//! note the allocations first: a record may be dropped once its allocation has no holding.
 
 use crate::vni_use::VniUse;
 use imbl::OrdMap;
@@ -25,8 +25,8 @@ pub struct Holding {
     pub vni: Option<u32>,
     /// The length of its run lease in milliseconds; `None`: it has no lease.
     pub run_lease_ms: Option<u64>,
-    /// Whether it is known or confirmed that nothing of it runs any more, although its node has not
-    /// reported that.
+    /// Whether nothing of it runs any more, as the ledger knows or somebody confirmed, although its
+    /// node has not reported that.
     pub fenced: bool,
 }
 
@@ -64,12 +64,12 @@ impl Holdings {
         self.of_allocations.get(&allocation).map_or(0, |counts| counts.unfenced as usize)
     }
 
-    /// Whether the allocation has any, fenced or not.
+    /// Whether the allocation has any holding, fenced or not.
     pub fn has_any_of(&self, allocation: AllocationId) -> bool {
         self.of_allocations.contains_key(&allocation)
     }
 
-    /// The node has this from now on.
+    /// Adds a holding of the node.
     pub fn add(&mut self, node: &NodeId, holding: Holding) {
         self.count(&holding);
         match self.of_nodes.get_mut(node) {
@@ -78,7 +78,7 @@ impl Holdings {
         }
     }
 
-    /// The node has only those left that `stays` selects. Returns the others.
+    /// Keeps only the node's holdings that `stays` selects. Returns the others.
     pub fn retain(&mut self, node: &NodeId, stays: impl Fn(&Holding) -> bool) -> Vec<Holding> {
         if self.of(node).iter().all(&stays) {
             return Vec::new();
@@ -94,7 +94,7 @@ impl Holdings {
         gone
     }
 
-    /// Fences those of the node that `over` selects and that are not fenced yet. Returns their
+    /// Fences the node's holdings that `over` selects and that are not fenced yet. Returns their
     /// claims.
     pub fn fence(&mut self, node: &NodeId, over: impl Fn(&Holding) -> bool) -> Vec<(AllocationId, Epoch)> {
         let mut fenced = Vec::new();

@@ -8,7 +8,7 @@ use lattice_model::{Allocation, AllocationId};
 pub struct JobNumbers(OrdMap<u64, AllocationId>);
 
 impl JobNumbers {
-    /// Those of this allocation, if it has any.
+    /// Adds the first number of this allocation, if it has one.
     pub fn add(&mut self, allocation: &Allocation) {
         if allocation.number > 0 {
             self.0.insert(allocation.number, allocation.id);
@@ -22,8 +22,8 @@ impl JobNumbers {
         }
     }
 
-    /// The allocation with the largest first number that is not above this one. Whether it has as many
-    /// numbers, its record says.
+    /// The allocation with the largest first number that is not above this one. Its record says whether
+    /// this number is one of its numbers.
     pub fn last_until(&self, number: u64) -> Option<AllocationId> {
         self.0.get_prev(&number).map(|(_, id)| *id)
     }

@@ -1,6 +1,6 @@
-//! What each user has under which name, in the order of submission: what a singleton waits for. Not
-//! part of the replicated state: derived from the allocations when a snapshot is read, and then kept
-//! up to date.
+//! The allocations of each user by name, in the order of submission: a singleton waits for earlier
+//! ones. Not part of the replicated state: derived from the allocations when a snapshot is read, and
+//! then kept up to date.
 
 use imbl::OrdSet;
 use lattice_model::AllocationId;
@@ -25,8 +25,8 @@ impl NamePlace {
     }
 }
 
-/// The places of all allocations that have not ended or of which something may still run. Lanes of
-/// task groups and replicas of scaled services have none.
+/// The places of all allocations that have not ended or may still run. Lanes of task groups and
+/// replicas of scaled services have no place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names(OrdSet<NamePlace>);
 

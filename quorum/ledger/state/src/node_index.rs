@@ -1,5 +1,5 @@
-//! What is looked up of all nodes, by the leader's clocks above all. Not part of the replicated
-//! state: derived from the nodes when a snapshot is read, and then updated with each changed node.
+//! Look-ups over all nodes, mainly for the leader's clocks. Not part of the replicated state:
+//! derived from the nodes when a snapshot is read, and then updated with each changed node.
 
 use imbl::{OrdMap, OrdSet};
 use lattice_model::{HoldKind, Node, NodeId, NodeState, Revision, Timestamp};
@@ -12,12 +12,12 @@ pub struct NodeIndex {
     /// How many nodes are in each state; states without nodes are absent.
     pub states: OrdMap<NodeState, u32>,
     pub down: OrdSet<NodeId>,
-    /// Booting nodes, with the time since when.
+    /// Booting nodes, with the time when the boot began.
     pub booting: OrdSet<(Timestamp, NodeId)>,
     /// The ends of holds, and the deadlines of nodes that are Draining.
     pub hold_ends: OrdSet<(Timestamp, NodeId)>,
-    /// When each drift began whose time limit has not passed: of nodes without sensitive work since
-    /// then, and of others.
+    /// When each drift began whose time limit has not passed: for nodes without sensitive work since
+    /// then, and for other nodes.
     pub drifts: OrdSet<(Timestamp, NodeId)>,
     pub sensitive_drifts: OrdSet<(Timestamp, NodeId)>,
     /// How many nodes have a failed wipe, and how many a drift whose time limit has passed.
@@ -29,7 +29,7 @@ pub struct NodeIndex {
     pub waited_for: OrdSet<NodeId>,
 }
 
-/// What the index has of one node.
+/// The facts of one node that the index needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeFacts {
     revision: Revision,
@@ -49,7 +49,7 @@ enum NodeDrift {
 }
 
 impl NodeFacts {
-    /// Of this node; `is_awaited`: a recovery waits for its report.
+    /// The facts of this node; `is_awaited`: a recovery waits for its report.
     pub fn of(node: &Node, is_awaited: bool) -> Self {
         let deadlines = node.hold(HoldKind::Drain).filter(|_| node.state == NodeState::Draining).and_then(|hold| hold.deadline);
         let mut hold_ends: Vec<Timestamp> = node.holds.iter().filter_map(|hold| hold.until).chain(deadlines).collect();

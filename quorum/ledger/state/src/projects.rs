@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// One project.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProjectRecord {
-    /// Whether it takes work from its members alone. It stays so when its last member has left.
+    /// Whether it accepts work only from its members. It stays closed when its last member has left.
     pub is_closed: bool,
     /// The accounts that are members.
     pub members: BTreeSet<Subject>,
@@ -28,7 +28,7 @@ impl Projects {
         self.0.is_empty()
     }
 
-    /// The projects of a tenant; `None`: it has none, and work of the tenant names any.
+    /// The projects of a tenant; `None`: it has none, and its work may name any project.
     pub fn of_tenant(&self, tenant: &str) -> Option<&TenantProjects> {
         self.0.get(tenant).map(Arc::as_ref)
     }
@@ -48,13 +48,13 @@ impl Projects {
         self.0.values().flat_map(|projects| projects.values()).map(|project| project.members.len()).sum()
     }
 
-    /// The project, to be changed; it is registered if it was not.
+    /// The project, to be changed; registers it if it was not.
     pub fn entry(&mut self, tenant: &str, project: &str) -> &mut ProjectRecord {
         let projects = Arc::make_mut(self.0.entry(tenant.to_owned()).or_default());
         projects.entry(project.to_owned()).or_default()
     }
 
-    /// Removes a project; returns what it was.
+    /// Removes a project and returns its record.
     pub fn remove(&mut self, tenant: &str, project: &str) -> Option<ProjectRecord> {
         let projects = Arc::make_mut(self.0.get_mut(tenant)?);
         let removed = projects.remove(project);

@@ -44,16 +44,15 @@ const EXCLUSION_BYTES: usize = 96;
 const CHECKPOINT_BYTES: usize = 80;
 /// A preemption order, with its block.
 const PREEMPTION_BYTES: usize = 144;
-/// What it depends on, with its block and that of the list.
+/// The dependencies of an allocation, with their block and that of the list.
 const DEPENDENCIES_BYTES: usize = 112;
-/// An allocation that it depends on, with its place in the list, and its place among those that others
-/// depend on.
+/// An allocation that another depends on: its place in the list, and its entry in the index of dependents.
 const PARENT_BYTES: usize = 144;
 /// Where the output directory of an allocation is, with its block.
 const OUTPUT_PLACE_BYTES: usize = 96;
 /// A dependency in a specification.
 const DEPENDENCY_BYTES: usize = 32;
-/// What a specification says of its tasks, with its block and those of the lists of indices.
+/// The task group of a specification, with its block and those of the lists of indices.
 const TASK_GROUP_BYTES: usize = 128;
 /// A run of indices, with the ordinal of its first one.
 const INDEX_RUN_BYTES: usize = 16;
@@ -67,18 +66,18 @@ pub const TASK_SET_BYTES: usize = 80;
 pub const TASK_RANGE_BYTES: usize = 16;
 /// A range of tasks with the lane that leased it.
 pub const TASK_PLACE_BYTES: usize = 24;
-/// What a specification says of how it scales, with its block.
+/// The scaling of a specification, with its block.
 const SCALING_BYTES: usize = 160;
 /// A matcher of a metric's labels, with the blocks of its two texts, in a list a part of whose places is empty.
 const MATCHER_BYTES: usize = 160;
 /// The place of a replica in its service, with its block.
 const REPLICA_BYTES: usize = 48;
-/// What is known of a scaled service, with its block; its replicas, the `Arc` around them, and their entry
+/// The state of a scaled service, with its block; its replicas, the `Arc` around them, and their entry
 /// in the map.
 const SCALED_SERVICE_BYTES: usize = 352;
 /// An order to measure in more detail, with its block.
 const TELEMETRY_ORDER_BYTES: usize = 96;
-/// The submitted values of what was changed, with their block.
+/// The submitted values of changed fields, with their block.
 const SUBMITTED_BYTES: usize = 136;
 /// The submitted bounds in time, `nice`, the comment and the reservation, with their block.
 const SUBMITTED_PLACE_BYTES: usize = 88;
@@ -88,7 +87,7 @@ const STEP_OF_BYTES: usize = 64;
 const DAG_BYTES: usize = 256;
 /// A step in the record of its DAG.
 const STEP_BYTES: usize = 72;
-/// What work used, with its block.
+/// The usage of work, with its block.
 const USAGE_BYTES: usize = 64;
 /// A record of use, the `Arc` around it, and its entries in the map and in the order.
 pub const USAGE_RECORD_BYTES: usize = 320;
@@ -228,8 +227,8 @@ pub fn ended_work_bytes(work: &EndedWork) -> usize {
     ENDED_WORK_BYTES + texts.sum::<usize>() + pairs_bytes(tags)
 }
 
-/// Memory of what is known of a scaled service, without the numbers of its replicas: once it has ended,
-/// they go.
+/// Memory of the state of a scaled service, without the numbers of its replicas: they go once it has
+/// ended.
 fn scaling_state_bytes(state: &ScalingState) -> usize {
     let ScalingState { wanted: _, waiting: _, running: _, serving: _, leaving: _, reading, change, alternations: _, early_ends: _ } = state;
     let found = |Reading { look: _, since: _, value: _, why, missing: _ }: &Reading| text_bytes(why);
@@ -237,7 +236,7 @@ fn scaling_state_bytes(state: &ScalingState) -> usize {
     SCALED_SERVICE_BYTES + reading.as_ref().map_or(0, found) + change.as_ref().map_or(0, changed)
 }
 
-/// Memory of the record of a DAG. How its steps ended changes nothing.
+/// Memory of the record of a DAG. The ends of its steps do not change it.
 pub fn dag_bytes(dag: &Dag) -> usize {
     let Dag { id: _, name, owner, submitted_at: _, digest: _, steps, records: _ } = dag;
     let step = |Step { name, allocation: _, depends_on, is_caught: _, end: _ }: &Step| {

@@ -22,11 +22,11 @@ pub struct Removal {
     pub reason: String,
     /// The log index of the removal.
     pub revision: Revision,
-    /// The node's last incarnation. The next one is higher, so that nothing that was sent in an
-    /// earlier one counts again.
+    /// The node's last incarnation. The next one is higher, so that messages of an earlier one do
+    /// not count again.
     pub incarnation: Incarnation,
-    /// The boot in which the node had work of which nobody reported that nothing is left: it may
-    /// register under another boot only. `None`: it had no such work.
+    /// The boot in which the node had work that it never reported as released: it may register only
+    /// under another boot. `None`: it had no such work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreported: Option<Boot>,
 }

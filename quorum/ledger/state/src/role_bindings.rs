@@ -1,7 +1,7 @@
-//! The granted roles, also by who has them: the roles of a principal are looked up at each command, and there may be ten
+//! The granted roles, with an index by identity: each command looks up the roles of a principal, and there may be ten
 //! thousand bindings.
 //!
-//! Serialised as the set of bindings. By whom a subject is recognised is derived from that.
+//! Serialised as the set of bindings. The index is derived from it.
 
 use crate::entries::each_in_turn;
 use crate::identity::Identity;
@@ -24,34 +24,34 @@ impl RoleBindings {
         self.bindings.is_empty()
     }
 
-    /// How many there are.
+    /// The number of bindings.
     pub fn len(&self) -> usize {
         self.bindings.len()
     }
 
-    /// Whether it was granted.
+    /// Whether this binding exists.
     pub fn contains(&self, binding: &RoleBinding) -> bool {
         self.bindings.contains(binding)
     }
 
-    /// All of them, sorted.
+    /// All bindings, sorted.
     pub fn iter(&self) -> impl Iterator<Item = &RoleBinding> {
         self.bindings.iter()
     }
 
-    /// Those of a principal: of its account, and of its groups.
+    /// The bindings of a principal: of its account, and of its groups.
     pub fn of(&self, principal: &Principal) -> impl Iterator<Item = &RoleBinding> {
         let found = Identity::all_of(principal).into_iter().filter_map(move |identity| self.identities.get(&identity));
         found.flatten()
     }
 
-    /// Adds one.
+    /// Adds a binding.
     pub fn insert(&mut self, binding: RoleBinding) {
         self.identities.entry(Identity::of(&binding.subject)).or_default().insert(binding.clone());
         self.bindings.insert(binding);
     }
 
-    /// Removes one.
+    /// Removes a binding.
     pub fn remove(&mut self, binding: &RoleBinding) {
         self.bindings.remove(binding);
         let identity = Identity::of(&binding.subject);

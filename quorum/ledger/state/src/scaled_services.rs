@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 /// The replicas of one scaled service whose claims are not over.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceReplicas {
-    /// By their number. Those that were asked to leave are leaving, whether they have ended or not.
+    /// The replicas by number. A replica that was asked to leave is leaving, whether it has ended or not.
     pub lanes: Lanes,
-    /// Those of the running ones that have begun.
+    /// The running replicas whose work has begun.
     pub serving: BTreeSet<u32>,
-    /// The highest number of those that have ended by themselves soon after they had begun; `None`: none
+    /// The highest number of a replica that ended early: by itself, soon after it had begun. `None`: none
     /// has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub early_number: Option<u32>,
@@ -22,9 +22,9 @@ pub struct ServiceReplicas {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplicaCounts {
     pub waiting: u32,
-    /// Those that have nodes and were not asked to leave.
+    /// Replicas that have nodes and were not asked to leave.
     pub running: u32,
-    /// Those of them that have begun.
+    /// The running replicas whose work has begun.
     pub serving: u32,
     pub leaving: u32,
 }
@@ -34,15 +34,14 @@ fn count(numbers: &BTreeSet<u32>) -> u32 {
 }
 
 impl ServiceReplicas {
-    /// How many there are.
+    /// The number of replicas in each phase.
     pub fn counts(&self) -> ReplicaCounts {
         let Lanes { next: _, current_from: _, waiting, running, leaving } = &self.lanes;
         let serving = count(&self.serving);
         ReplicaCounts { waiting: count(waiting), running: count(running), serving, leaving: count(leaving) }
     }
 
-    /// The replica with this number is in this phase from now on. `has_begun`: its work has, if it has
-    /// nodes.
+    /// The replica with this number is in this phase from now on. `has_begun`: its work runs.
     pub fn set_phase(&mut self, number: u32, phase: LanePhase, has_begun: bool) {
         self.lanes.set_phase(number, phase);
         if has_begun && phase == LanePhase::Running {
@@ -52,7 +51,7 @@ impl ServiceReplicas {
         }
     }
 
-    /// Those with nodes that were created after the last one that ended early.
+    /// The running replicas that were created after the last one that ended early.
     pub fn running_since_early_end(&self) -> impl Iterator<Item = u32> {
         let from = self.early_number.map_or(0, |number| number.saturating_add(1));
         self.lanes.running.range(from..).copied()
@@ -64,7 +63,7 @@ impl ServiceReplicas {
     }
 }
 
-/// Whether it is a replica that was asked to leave: its service needs fewer.
+/// Whether the allocation is a replica that was asked to leave, because its service needs fewer.
 pub fn is_asked_to_leave(allocation: &Allocation) -> bool {
     let order = allocation.preemption.as_deref().filter(|_| allocation.replica.is_some());
     order.is_some_and(|order| order.stands() && order.cause == PreemptCause::ScaleDown)
@@ -75,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_created_after_the_last_early_end_are_newer() {
+    fn running_since_early_end_has_replicas_created_after_it() {
         let mut replicas = ServiceReplicas::default();
         (0..4).for_each(|number| replicas.set_phase(number, LanePhase::Running, number > 0));
         replicas.set_phase(4, LanePhase::Waiting, false);

@@ -28,7 +28,7 @@ pub struct Scripts {
     sweep_at_bytes: usize,
 }
 
-/// Largest size of unused texts to keep, in bytes; in addition, as much as is in use may be kept.
+/// Unused texts are kept up to this size in bytes, plus the size of the texts in use.
 const UNUSED_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 impl Scripts {

@@ -2,8 +2,8 @@
 //!
 //! The limit is a token bucket, stored as one number per user: when the bucket will be full again
 //! (the "theoretical arrival time" of the generic cell rate algorithm, ITU-T I.371). Users with a
-//! full bucket need no entry: above `BUCKETS_SWEEP_AT` entries theirs are removed, so the number
-//! of recent submissions limits the rest. The clock is the ledger's time.
+//! full bucket need no entry: from `BUCKETS_SWEEP_AT` entries on, their entries are removed, so the
+//! number of recent submissions bounds the map. The clock is the ledger's time.
 
 use lattice_model::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// A burst may contain this many seconds' worth of submissions.
 const BURST_SECONDS: u64 = 100;
-/// With this many entries, those of users whose bucket is full by now are removed.
+/// From this many entries on, the entries of full buckets are removed.
 const BUCKETS_SWEEP_AT: usize = 256;
 
 /// When each user's bucket is full again, in microseconds. Users without an entry have a full

@@ -10,8 +10,8 @@
 //!      ╰──── claim may run any more ╯
 //! ```
 //!
-//! Each task is in exactly one of these sets. They are kept as ranges with their counts, so that what
-//! changes costs the ranges that it touches, and not the size of the group.
+//! Each task is in exactly one of these sets. They are stored as ranges with counts, so the cost of a
+//! change depends on the ranges that it touches, and not on the size of the group.
 
 use crate::correspondence::{Correspondence, EndedNews};
 use crate::record_bytes::{GROUP_TASKS_BYTES, REASON_BYTES, TASK_PLACE_BYTES, TASK_RANGE_BYTES, TASK_SET_BYTES, reason_bytes, text_bytes};
@@ -23,9 +23,9 @@ use std::ops::RangeInclusive;
 
 /// Largest number of lanes of a group that wait for nodes at a time.
 pub const LANES_WAITING_MAX: u32 = 32;
-/// Of how many lanes a group keeps which tasks they leased that another lane has leased since.
+/// Largest number of lanes in [`GroupTasks::earlier`].
 const EARLIER_LANES_MAX: usize = 1000;
-/// When this many lanes in a row have failed and no task has ended in them, no other one is created.
+/// After this many failed lanes in a row in which no task has ended, the group starts no more tasks.
 const FAILED_LANES_MAX: u32 = 16;
 
 /// The tasks of one group.
@@ -33,18 +33,18 @@ const FAILED_LANES_MAX: u32 = 16;
 pub struct GroupTasks {
     /// How many there are.
     pub total: u32,
-    /// Those that no lane has leased, and how many.
+    /// The tasks that wait for a lane, and their number.
     pub waiting: TaskSet,
     pub waiting_count: u32,
-    /// What lanes hold, by the number of the lane, and how many tasks that are.
+    /// What each lane holds, by its number, and the number of tasks in all leases.
     pub leases: BTreeMap<u32, LaneLease>,
     pub leased_count: u32,
-    /// Those that have ended.
+    /// The tasks that have ended.
     pub ended: BTreeMap<TaskOutcome, TaskSet>,
     pub completed: u32,
     pub failed: u32,
     pub cancelled: u32,
-    /// Tasks that were begun again, by how often; and how often that happened in all.
+    /// Tasks that were begun again, by how often; and the number of all restarts.
     pub restarted: BTreeMap<u32, TaskSet>,
     pub restarts: u32,
     /// The lane that leased each task last.
@@ -61,7 +61,7 @@ pub struct GroupTasks {
     pub stopped: Option<Box<EndReason>>,
     /// Who cancelled tasks last.
     pub cancelled_by: Option<String>,
-    /// Set if tasks wait for those of other groups, or those of other groups for these.
+    /// Set if tasks of this group wait for tasks of other groups, or the reverse.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correspondence: Option<Box<Correspondence>>,
 }
@@ -73,7 +73,7 @@ pub struct LaneLease {
     pub epoch: Epoch,
     /// The tasks that it has not reported as ended.
     pub tasks: TaskSet,
-    /// Whether it has reported the end of one.
+    /// Whether it has reported the end of a task.
     pub has_ended: bool,
     /// How many times it has returned tasks.
     pub returns: u32,
@@ -82,15 +82,15 @@ pub struct LaneLease {
 /// The lanes of a group whose claims are not over, by their number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lanes {
-    /// The number of the next one.
+    /// The number of the next lane.
     pub next: u32,
-    /// Those with a lower number have an earlier specification of their group.
+    /// Lanes with a lower number have an earlier specification of their group.
     pub current_from: u32,
-    /// Those that wait for nodes.
+    /// Lanes that wait for nodes.
     pub waiting: BTreeSet<u32>,
-    /// Those that have nodes.
+    /// Lanes that have nodes.
     pub running: BTreeSet<u32>,
-    /// Those that have ended and whose processes may still be there.
+    /// Lanes that have ended, but whose processes may still be there.
     pub leaving: BTreeSet<u32>,
 }
 
@@ -133,13 +133,13 @@ impl Lanes {
         };
     }
 
-    /// The specification of the group has changed: it is for lanes from the next one on.
+    /// The specification of the group has changed: all lanes so far have an earlier one.
     pub fn outdate(&mut self) {
         self.current_from = self.next;
     }
 
-    /// Those to be ended, if `wanted` should wait: all that have an earlier specification, and of the
-    /// others the latest that are too many; and how many are missing then.
+    /// The waiting lanes to end if `wanted` should wait: all with an earlier specification, and the latest
+    /// surplus ones. Also returns how many lanes are missing then.
     pub fn to_end(&self, wanted: u32) -> (Vec<u32>, u32) {
         let (outdated, current) = (self.waiting.range(..self.current_from), self.waiting.range(self.current_from..));
         let waiting = u32::try_from(current.clone().count()).unwrap_or(u32::MAX);
@@ -153,7 +153,7 @@ impl Lanes {
     }
 }
 
-/// A count of lanes as of tasks.
+/// The number of lanes.
 fn count(lanes: &BTreeSet<u32>) -> u32 {
     u32::try_from(lanes.len()).unwrap_or(u32::MAX)
 }
@@ -198,7 +198,7 @@ impl GroupTasks {
             .min(LANES_WAITING_MAX)
     }
 
-    /// How many lanes have ended and hold tasks still: one may be in its grace period.
+    /// How many lanes have ended and still hold tasks, for example in their grace period.
     pub fn lanes_left_with_tasks(&self) -> u32 {
         let holds = |lane: &&u32| self.leases.get(*lane).is_some_and(|lease| !lease.tasks.is_empty());
         u32::try_from(self.lanes.leaving.iter().filter(holds).count()).unwrap_or(u32::MAX)
@@ -222,13 +222,13 @@ impl GroupTasks {
     /// The lane may hold tasks from now on, under this claim.
     pub fn open_lease(&mut self, lane: u32, epoch: Epoch) {
         if self.leases.get(&lane).is_some_and(|lease| lease.epoch != epoch) {
-            // Its prologue failed under that claim: nothing had begun.
+            // The prologue failed under the earlier claim: no task had begun.
             self.give_back(lane, false);
         }
         self.leases.entry(lane).or_insert_with(|| LaneLease { epoch, tasks: TaskSet::default(), has_ended: false, returns: 0 });
     }
 
-    /// The lane holds `target` tasks from now on, or as many as there are.
+    /// The lane holds `target` tasks from now on, or fewer if not enough wait.
     pub fn top_up(&mut self, lane: u32, target: u32) {
         let Some(lease) = self.leases.get_mut(&lane) else { return };
         let taken = self.waiting.take_first(target.saturating_sub(lease.tasks.len()));
@@ -252,7 +252,7 @@ impl GroupTasks {
         }
     }
 
-    /// Those of these tasks that the lane holds have ended.
+    /// Of these tasks, those that the lane holds have ended.
     pub fn end_leased(&mut self, lane: u32, outcome: TaskOutcome, tasks: &TaskSet) {
         let Some(lease) = self.leases.get_mut(&lane) else { return };
         let those = lease.tasks.and(tasks);
@@ -265,8 +265,8 @@ impl GroupTasks {
         self.add_ended(outcome, &those);
     }
 
-    /// The lane returns those of these tasks that it holds: it has not begun them. A repetition of an
-    /// earlier return changes nothing, because the lane may hold some of them again.
+    /// Of these tasks, the lane returns those that it holds, because it has not begun them. A repeated
+    /// return changes nothing: the lane may hold some of the tasks again.
     pub fn accept_return(&mut self, lane: u32, LaneReturn { number, tasks }: &LaneReturn) {
         let Some(lease) = self.leases.get_mut(&lane).filter(|lease| lease.returns == *number) else { return };
         lease.returns = lease.returns.wrapping_add(1);
@@ -277,12 +277,12 @@ impl GroupTasks {
         self.waiting.insert_all(&those);
     }
 
-    /// Those of these tasks that wait have ended in this lane, which leased them from the lost quorum.
+    /// Of these tasks, those that wait have ended in this lane: it leased them from the lost quorum.
     pub fn end_unknown(&mut self, lane: u32, outcome: TaskOutcome, tasks: &TaskSet) {
         let mut those = self.waiting.and(tasks);
         self.waiting.remove_all(&those);
         self.waiting_count -= those.len();
-        // What they waited for has come in the lost quorum.
+        // In the lost quorum, the tasks that they waited for had succeeded.
         those.insert_all(&self.take_awaiting(tasks));
         for range in those.ranges() {
             self.place(range, lane);
@@ -370,18 +370,17 @@ impl GroupTasks {
         self.correspondence.as_ref().map_or(0, |all| all.follower_count())
     }
 
-    /// Whether groups that follow have to learn of ended tasks.
+    /// Whether tasks have ended that the followers do not know of yet.
     pub fn has_news(&self) -> bool {
         self.correspondence.as_ref().is_some_and(|all| all.has_news())
     }
 
-    /// The groups of which tasks wait for tasks of this one.
+    /// The groups whose tasks wait for tasks of this one.
     pub fn followers(&self) -> Vec<AllocationId> {
         self.correspondence.as_ref().map(|all| all.followers()).unwrap_or_default()
     }
 
-    /// What groups that follow have to learn, but at most so many ranges and so many tasks of it. It is
-    /// theirs from now on.
+    /// Removes and returns news for the followers: at most `ranges_max` ranges and `tasks_max` tasks.
     pub fn take_news(&mut self, ranges_max: usize, tasks_max: u32) -> EndedNews {
         self.correspondence.as_mut().map(|all| all.take_news(ranges_max, tasks_max)).unwrap_or_default()
     }
@@ -390,8 +389,8 @@ impl GroupTasks {
         self.correspondence.as_mut().map_or_else(TaskSet::default, |all| all.take(tasks))
     }
 
-    /// The lane holds nothing any more: what it has not reported waits again. `is_counted`: some of it
-    /// may have begun; what was begun again too often is lost.
+    /// The lane's lease is over: its unreported tasks wait again. `is_counted`: they may have begun, so
+    /// each counts as begun again; a task that was begun again too often is lost.
     pub fn give_back(&mut self, lane: u32, is_counted: bool) {
         let Some(LaneLease { tasks: mut again, .. }) = self.leases.remove(&lane) else { return };
         self.leased_count -= again.len();
@@ -427,7 +426,7 @@ impl GroupTasks {
         self.restarted.entry(times + 1).or_default().insert_all(tasks);
     }
 
-    /// Cancels those of these tasks that have not ended. Returns how many these are, and how many
+    /// Cancels these tasks, except those that have ended. Returns how many it cancelled, and how many
     /// had ended.
     pub fn cancel(&mut self, tasks: &TaskSet) -> (u32, u32) {
         let asked = TaskSet::first(self.total).and(tasks);
@@ -500,14 +499,14 @@ impl GroupTasks {
         })
     }
 
-    /// Whether no task has run, because none of those that they waited for succeeded.
+    /// Whether all tasks have ended as [`TaskOutcome::Unmet`], so that none has run.
     pub fn is_unmet(&self) -> bool {
         let is_other = |outcome: &TaskOutcome| *outcome != TaskOutcome::Unmet;
         self.unended_count() == 0 && self.stopped.is_none() && !self.ended.is_empty() && !self.ended.keys().any(is_other)
     }
 
-    /// Memory, without what lanes hold, which is bounded by their number. Once the group has ended,
-    /// it leases nothing any more, and its lanes go.
+    /// Memory without leases and lanes: the number of lanes bounds both, and they go once the group has
+    /// ended.
     pub fn bytes(&self) -> usize {
         let Self {
             total: _,
@@ -656,7 +655,7 @@ mod tests {
     }
 
     #[test]
-    fn what_had_not_begun_is_not_counted() {
+    fn a_task_that_had_not_begun_is_not_counted_as_begun_again() {
         let mut tasks = leased(5, 0, 4);
         tasks.end_leased(0, TaskOutcome::Exited(0), &set(&[(0, 0), (4, 4)]));
         tasks.give_back(0, false);
@@ -665,7 +664,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_lane_returns_waits_and_a_repetition_changes_nothing() {
+    fn returned_tasks_wait_and_a_repetition_changes_nothing() {
         let mut tasks = leased(10, 0, 8);
         let returned = |number, ranges| LaneReturn { number, tasks: set(ranges) };
         tasks.accept_return(0, &returned(0, &[(3, 9)]));

@@ -1,4 +1,4 @@
-//! What is known of the tasks of a group: the answer to a query.
+//! The states of a group's tasks: the answer to a query.
 
 use crate::task_groups::GroupTasks;
 use lattice_model::{AllocationId, NodeId, TaskOutcome, TaskSet};
@@ -9,28 +9,28 @@ use std::ops::RangeInclusive;
 /// Largest number of ranges in the answer to [`WhichTasks::Ranges`].
 pub const TASK_RANGES_MAX: u32 = 10_000;
 
-/// Which tasks of a group are asked for. A group may have as many ranges as tasks, so what is asked
-/// again and again is never all of them.
+/// Which tasks of a group are requested. A group may have as many ranges as tasks, so a regular query
+/// never requests [`Self::All`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WhichTasks {
     /// None: only how many are in each state.
     Counts,
-    /// The one with this ordinal, and where it ran.
+    /// The task with this ordinal, and where it ran.
     One(u32),
     /// The first ranges of tasks in the same state, at most this many and [`TASK_RANGES_MAX`].
     Ranges { most: u32 },
-    /// All: some of them are to run once more.
+    /// All tasks, to choose those that run once more.
     All,
 }
 
 /// How many tasks of a group are in each state, and how many lanes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskCounts {
-    /// Tasks that no lane has leased.
+    /// Tasks that no lane holds.
     pub waiting: u32,
-    /// Those of them that wait for tasks of other groups, and are not leased before.
+    /// The waiting tasks that cannot be leased yet, because they wait for tasks of other groups.
     pub awaiting: u32,
-    /// Tasks that lanes have leased.
+    /// Tasks that lanes hold.
     pub leased: u32,
     /// Tasks that have succeeded.
     pub completed: u32,
@@ -38,7 +38,7 @@ pub struct TaskCounts {
     pub failed: u32,
     /// Tasks that were cancelled.
     pub cancelled: u32,
-    /// How many times a task was begun again, in all.
+    /// The number of all restarts of tasks.
     pub restarts: u32,
     /// How many lanes have nodes.
     pub lanes_running: u32,
@@ -46,35 +46,35 @@ pub struct TaskCounts {
     pub lanes_waiting: u32,
 }
 
-/// Why a group gets no other lane now.
+/// Why a group gets no more lanes now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LanesObstacle {
     /// After a recovery, some nodes have not reported yet what they run.
     Recovery,
-    /// The cluster has as many allocations that have not ended as it takes.
+    /// The cluster has the largest number of allocations that have not ended.
     TooManyLive,
-    /// As many lanes of its user wait as may: each of the user's groups has one that does, at most.
+    /// The largest number of lanes of its user waits: a group gets a lane only if none of its lanes waits.
     TooManyOfUser,
 }
 
-/// The tasks of one group that were asked for, by state. Each is in exactly one of the sets.
+/// The requested tasks of one group, by state. Each is in exactly one of the sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskStates {
     /// The numbers of all tasks.
     pub counts: TaskCounts,
-    /// Why no other lane is created now, if that is so.
+    /// Why no lane is created now, if one is missing.
     pub obstacle: Option<LanesObstacle>,
-    /// Those that no lane has leased.
+    /// Tasks that no lane holds.
     pub waiting: TaskSet,
-    /// Those that lanes have leased: they run there, or are next.
+    /// Tasks that lanes hold: they run there, or are next.
     pub leased: TaskSet,
-    /// Those that have ended, by outcome.
+    /// Tasks that have ended, by outcome.
     pub ended: BTreeMap<TaskOutcome, TaskSet>,
-    /// If ranges were asked for: whether there are more.
+    /// If ranges were requested: whether there are more.
     pub is_cut: bool,
-    /// If one task was asked for: where it was leased, the latest last.
+    /// If one task was requested: the lanes that leased it, the latest last.
     pub places: Vec<TaskPlace>,
-    /// If one task was asked for: how many times it was begun again.
+    /// If one task was requested: how many times it was begun again.
     pub task_restarts: u32,
 }
 
@@ -88,7 +88,7 @@ pub struct TaskPlace {
 }
 
 impl TaskStates {
-    /// What is in the record of a group itself: all but places and the obstacle.
+    /// All fields that the record of a group has: all but places and the obstacle.
     pub fn of(tasks: &GroupTasks, which: WhichTasks) -> Self {
         match which {
             WhichTasks::Counts => Self { counts: counts(tasks), ..Self::default() },

@@ -1,9 +1,9 @@
 //! The members of tenants, which tenants are closed, and which tenant is whose default.
 //!
-//! A tenant is closed from its first member on. It stays closed after its last member has left, and is then
-//! kept without members.
+//! A tenant is closed from its first member on. It stays closed after its last member has left: its entry
+//! stays without members.
 //!
-//! Serialised as the members of each closed tenant. By whom a member is recognised is derived from that.
+//! Serialised as the members of each closed tenant. The look-up of members by identity is derived from that.
 
 use crate::identity::Identity;
 use imbl::OrdMap;
@@ -18,9 +18,9 @@ use std::collections::BTreeMap;
 pub struct TenantMembers {
     /// The members of each closed tenant, and whether the tenant is the member's default.
     tenants: OrdMap<String, OrdMap<Subject, bool>>,
-    /// The same by who the members are: tenant and member.
+    /// The same, by the identity of the members: the key is the tenant and the member.
     identities: OrdMap<Identity, BTreeMap<(String, Subject), bool>>,
-    /// How many there are in all tenants.
+    /// The number of members of all tenants.
     count: usize,
 }
 
@@ -40,7 +40,7 @@ impl TenantMembers {
         self.tenants.get(tenant).map_or(0, OrdMap::len)
     }
 
-    /// Whether the tenant takes work from its members and admins alone.
+    /// Whether the tenant accepts work only from its members and admins.
     pub fn is_closed(&self, tenant: &str) -> bool {
         self.tenants.contains_key(tenant)
     }
@@ -55,7 +55,7 @@ impl TenantMembers {
         self.tenants.get(tenant).into_iter().flat_map(listed)
     }
 
-    /// Whether the tenant is this member's default; `None`: it is no member.
+    /// Whether the tenant is this member's default; `None`: the subject is no member.
     pub fn get(&self, tenant: &str, subject: &Subject) -> Option<bool> {
         self.tenants.get(tenant)?.get(subject).copied()
     }
@@ -74,7 +74,7 @@ impl TenantMembers {
         places.flatten().map(|((tenant, subject), is_default)| (tenant.as_str(), subject, *is_default))
     }
 
-    /// It is a member from now on, or stays one. The tenant is closed from now on. A new default replaces the one before.
+    /// Adds a member, or sets its default. The tenant is closed from now on. A new default replaces the former one.
     pub fn insert(&mut self, tenant: &str, subject: &Subject, is_default: bool) {
         if is_default && let Some(before) = self.default_of(subject).map(str::to_owned) {
             self.put(before, subject.clone(), false);
@@ -90,7 +90,7 @@ impl TenantMembers {
         }
     }
 
-    /// Removes all members of this kind and name, whatever their numbers. Returns them. The tenant stays closed.
+    /// Removes all members of this kind and name, whatever their numeric ids. Returns them. The tenant stays closed.
     pub fn remove(&mut self, tenant: &str, name: &SubjectName) -> Vec<Subject> {
         let members = self.tenants.get(tenant).into_iter().flat_map(|members| members.keys());
         let removed: Vec<Subject> = members.filter(|subject| subject.name() == *name).cloned().collect();
@@ -98,7 +98,7 @@ impl TenantMembers {
         removed
     }
 
-    /// Forgets a tenant: another one of this name is not closed.
+    /// Forgets a tenant: a later one of the same name is not closed.
     pub fn remove_tenant(&mut self, tenant: &str) {
         let members: Vec<Subject> = self.tenants.get(tenant).into_iter().flat_map(|members| members.keys()).cloned().collect();
         members.iter().for_each(|subject| self.take(tenant, subject));

@@ -1,5 +1,5 @@
-//! The usage of nodes by allocations that have some: of each tenant, and by sensitive work. Not
-//! part of the replicated state: counted when a snapshot is read, and then updated.
+//! The nodes that allocations have now: for each tenant, and for sensitive work. Not part of the
+//! replicated state: counted when a snapshot is read, and then updated.
 
 use imbl::OrdMap;
 use lattice_model::{Allocation, NodeId};
@@ -7,9 +7,9 @@ use lattice_model::{Allocation, NodeId};
 /// See the module documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TenantUsage {
-    /// Tenants without any are absent.
+    /// Tenants without allocations that have nodes are absent.
     pub tenants: OrdMap<String, TenantUse>,
-    /// Nodes claimed for sensitive work, with the number of such allocations.
+    /// Nodes claimed for sensitive work, with the number of sensitive allocations on each.
     pub sensitive: OrdMap<NodeId, u32>,
 }
 

@@ -61,7 +61,7 @@ pub fn usage_record_bytes(consumer: &Consumer, UsageRecord { user, days }: &Usag
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UsageRecords {
     records: OrdMap<Consumer, Arc<UsageRecord>>,
-    /// Those that may be dropped, by the last day with use.
+    /// Records that may be dropped, by the last day with use.
     droppable: OrdSet<(u32, Consumer)>,
     droppable_bytes: usize,
     /// The users with a record, by name; several may have one name. A user's record may always be

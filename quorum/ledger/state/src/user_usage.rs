@@ -37,7 +37,7 @@ pub struct Counted {
     pub history_bytes: u64,
     /// Ended allocations that nothing refers to, in the order of their end.
     pub droppable: BTreeSet<EndedPlace>,
-    /// The users who have some of these, by the size of their history.
+    /// The users who have droppable allocations, by the size of their history.
     by_history_bytes: BTreeSet<(u64, Reverse<u32>)>,
 }
 
@@ -50,7 +50,7 @@ pub struct User {
     pub ended: usize,
     /// Their size without scripts, in bytes.
     ended_bytes: u64,
-    /// Those that nothing refers to, in the order of their end.
+    /// Ended allocations that nothing refers to, in the order of their end.
     pub droppable: BTreeSet<EndedPlace>,
     /// The scripts, and how many of the user's allocations use each.
     pub scripts: BTreeMap<Arc<str>, Named>,
@@ -95,7 +95,7 @@ impl User {
         self.pending == 0 && self.running == 0 && self.ended == 0 && self.scripts.is_empty()
     }
 
-    /// Size of the ended allocations in bytes, with each script that only they use once.
+    /// Size of the ended allocations in bytes. Each script that only they use counts once.
     pub fn history_bytes(&self) -> u64 {
         self.ended_bytes + (self.script_bytes - self.live_script_bytes) as u64
     }
@@ -202,7 +202,7 @@ impl Counted {
         }
     }
 
-    /// Changes a user's counts, and everything that follows from them.
+    /// Changes a user's counts, and the totals that follow from them.
     fn change_user(&mut self, uid: u32, change: impl FnOnce(&mut User)) {
         let user = self.users.entry(uid).or_default();
         let before = user.history_bytes();

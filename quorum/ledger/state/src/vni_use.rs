@@ -52,7 +52,7 @@ impl VniUse {
         }
     }
 
-    /// Whether a node may still use it.
+    /// Whether a node may still use this VNI.
     pub fn is_held(&self, vni: u32) -> bool {
         self.users.get(&vni).is_some_and(|users| users.holdings > 0)
     }

@@ -1,4 +1,4 @@
-//! Work that depends on other work, when it is known again after a recovery what runs.
+//! Work that depends on other work, after a recovery, when nodes have reported what runs.
 
 use super::*;
 use lattice_model::{Dependency, DependencyCondition};
@@ -10,7 +10,7 @@ fn submit_after(quorum: &mut Quorum, number: u128, on: u128, condition: Dependen
 }
 
 #[test]
-fn what_the_lost_quorum_began_goes_on_and_what_still_waits_in_vain_is_ended_when_all_nodes_have_reported() {
+fn adopted_work_continues_and_unmet_work_ends_when_all_nodes_have_reported() {
     let mut quorum = three_nodes();
     quorum.submit(1, 1);
     submit_after(&mut quorum, 2, 1, DependencyCondition::Success);
@@ -21,7 +21,7 @@ fn what_the_lost_quorum_began_goes_on_and_what_still_waits_in_vain_is_ended_when
     quorum.report(0, ReportItem::Released { allocation: id(1), epoch: first, usage: None });
     quorum.run(2, &[1]);
 
-    // How the first one ended is not known, so it counts as failed.
+    // Nobody knows how the first one ended, so it counts as failed.
     now.return_node(0, 1, vec![]);
     assert_eq!(now.state(1), AllocationState::Failed);
     assert_eq!([2, 3].map(|number| now.state(number)), [AllocationState::Pending; 2], "a node may run them");
@@ -34,7 +34,7 @@ fn what_the_lost_quorum_began_goes_on_and_what_still_waits_in_vain_is_ended_when
 }
 
 #[test]
-fn a_delay_goes_on_after_a_recovery_and_is_over_for_what_the_lost_quorum_began() {
+fn a_delay_continues_after_a_recovery_and_is_over_for_adopted_work() {
     let mut quorum = three_nodes();
     quorum.submit(1, 1);
     for number in [2, 3] {

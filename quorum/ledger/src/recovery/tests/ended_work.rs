@@ -9,7 +9,7 @@ use lattice_model::{AllocationId, BudgetPeriod, EndReason, ReportItem, Used};
 use uuid::Uuid;
 
 #[test]
-fn what_adopted_work_has_used_is_accounted_once_and_equals_the_records_of_use() {
+fn the_use_of_adopted_work_is_accounted_once_and_equals_the_records_of_use() {
     let mut quorum = three_nodes();
     let lease = Action::GrantLease { name: ACCOUNTING_LEASE.into(), holder: node(0), ttl_ms: 1000, user: None };
     let Ok(Outcome::Leased { token }) = quorum.act(lease) else { panic!("nobody has it") };
@@ -19,7 +19,7 @@ fn what_adopted_work_has_used_is_accounted_once_and_equals_the_records_of_use() 
     let first = quorum.run(1, &[0]);
     let former = quorum.run(2, &[1]);
     let mut now = quorum.backup().recovered();
-    // After the backup, one was requeued to another node, and a waiting one began.
+    // After the backup, allocation 2 was requeued to another node, and a waiting one began.
     quorum.act(Action::RequeueAllocation { allocation: id(2), epoch: former, by: user(7), reason: "bad node".into() }).unwrap();
     quorum.report(1, ReportItem::Released { allocation: id(2), epoch: former, usage: None });
     let second = quorum.run(2, &[2]);

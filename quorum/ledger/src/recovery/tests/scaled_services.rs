@@ -74,7 +74,7 @@ fn replicas_that_the_backup_lacks_are_adopted_and_wanted() {
 }
 
 #[test]
-fn what_is_adopted_is_wanted_once_and_not_against_the_user() {
+fn adopted_replicas_are_wanted_once_and_not_against_the_user() {
     for (asked, then) in [(None, (3, 0, 3, 0)), (Some(2), (2, 0, 2, 1))] {
         let mut quorum = three_nodes();
         submit_service(&mut quorum, 1, 3);
@@ -175,7 +175,7 @@ fn a_replica_whose_id_is_taken_does_not_keep_its_node_from_being_adopted() {
     let mut quorum = three_nodes();
     submit_service(&mut quorum, 2, 2);
     let mut now = quorum.backup();
-    // Its user gives up one that waits, and somebody submits work with the id of the one that takes its place.
+    // Its user cancels a waiting replica, and somebody submits work with the id of the replica that replaces it.
     let taken = replica(2);
     now.act(Action::Submit { id: taken, spec: Box::new(spec(1, RequeuePolicy::Never, 0)), owner: user(8), claim: None }).unwrap();
     let mut now = now.recovered();
@@ -286,7 +286,7 @@ fn a_share_that_is_no_replica_of_its_service_is_refused() {
 }
 
 #[test]
-fn a_replica_of_what_is_no_service_is_refused() {
+fn a_replica_whose_service_is_other_work_is_refused() {
     let mut quorum = three_nodes();
     let mut now = quorum.backup();
     // In the backup, the id of the service is that of other work.

@@ -1,4 +1,4 @@
-//! Task groups, when the backup does not know what was leased since: no task is lost.
+//! Task groups, when the backup lacks later leases: no task is lost.
 
 use super::*;
 use crate::task_groups::lane_id;
@@ -50,7 +50,7 @@ fn work(leased: &[(u32, u32)], is_last: bool) -> Result<LaneWork, Refusal> {
 }
 
 #[test]
-fn a_lane_that_goes_on_reports_what_the_backup_shows_as_waiting() {
+fn a_running_lane_reports_tasks_that_wait_in_the_backup() {
     let mut quorum = three_nodes();
     submit_group(&mut quorum, "0-4%1");
     let zero = (0, 0, run_lane(&mut quorum, 0, 0));
@@ -73,7 +73,7 @@ fn a_lane_that_goes_on_reports_what_the_backup_shows_as_waiting() {
 }
 
 #[test]
-fn what_a_lane_that_is_gone_held_in_the_backup_runs_again() {
+fn tasks_of_a_lane_that_is_gone_run_again() {
     let mut quorum = three_nodes();
     submit_group(&mut quorum, "0-2%1");
     let zero = (0, 0, run_lane(&mut quorum, 0, 0));
@@ -117,7 +117,7 @@ fn a_group_that_the_backup_lacks_is_adopted_with_a_lane() {
     submit_group(&mut quorum, "5-8%1");
     let zero = (0, 0, run_lane(&mut quorum, 0, 0));
     advance(&mut quorum, zero, &[]).unwrap();
-    // Its agent may ask before the node has reported, and goes on asking only if it may ask again.
+    // An agent that asks before its node has reported gets an answer that lets it ask again.
     assert!(matches!(advance(&mut now, zero, &[]), Err(Refusal::Unavailable { .. })));
     assert!(matches!(advance(&mut now, (0, 9, zero.2), &[]), Err(Refusal::Unavailable { .. })), "nor has a node that the backup lacks");
     (0..3).for_each(|n| now.return_node(n, 1, quorum.held(n)));

@@ -11,13 +11,13 @@ use lattice_model::{
 use std::time::Duration;
 
 #[test]
-fn what_ended_since_the_backup_does_not_run_again() {
+fn work_that_ended_since_the_backup_does_not_run_again() {
     let mut quorum = three_nodes();
     quorum.submit(1, 1);
     quorum.submit(2, 1);
     quorum.run(1, &[0]);
     let mut now = quorum.backup().recovered();
-    // It ended, and its node dropped it; the other one, which was waiting, is just being removed.
+    // One ended and its node dropped it; the other one, which waited in the backup, is being removed.
     let since = quorum.run(2, &[1]);
     let leaving = quorum.held(1).into_iter().map(|h| HeldShare { phase: None, ..h }).collect();
     now.return_node(0, 1, vec![]);
@@ -31,7 +31,7 @@ fn what_ended_since_the_backup_does_not_run_again() {
 }
 
 #[test]
-fn an_end_that_was_not_reported_is_known_all_the_same() {
+fn an_unreported_end_is_applied_after_a_recovery() {
     let mut quorum = three_nodes();
     quorum.submit(1, 1);
     quorum.submit(2, 1);
@@ -41,7 +41,7 @@ fn an_end_that_was_not_reported_is_known_all_the_same() {
     let since = quorum.run(2, &[1]);
     let unknown = quorum.run(3, &[2]);
     let ended = |number, epoch, code| ReportItem::Ended { allocation: id(number), epoch, reason: EndReason::Exited { code } };
-    // One is gone, one is just being removed, one was waiting in the backup.
+    // Work 1 is gone, 2 is being removed, and 3, which waited in the backup, is gone, too.
     now.return_node_with(0, 1, vec![], vec![ended(1, known, 0)]);
     let leaving = quorum.held(1).into_iter().map(|h| HeldShare { phase: None, ..h }).collect();
     now.return_node_with(1, 1, leaving, vec![ended(2, since, 3)]);

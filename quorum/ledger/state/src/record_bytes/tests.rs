@@ -1,4 +1,4 @@
-//! The estimates beside real sizes.
+//! Compares the estimates with real sizes.
 
 use super::*;
 use crate::correspondence::Correspondence;
@@ -41,7 +41,7 @@ fn serialized(record: &impl Serialize) -> usize {
 #[test]
 fn the_constants_are_not_below_the_real_sizes() {
     let arc = 2 * size_of::<usize>();
-    // The entries in the map of allocations, in that of job numbers, and in three sets of ended ones, half of them
+    // The entries in the maps of allocations and job numbers, and in three sets of ended allocations, half of them
     // empty.
     let numbered = size_of::<(u64, AllocationId)>();
     let entries = 2 * (size_of::<AllocationId>() + size_of::<usize>() + numbered + 3 * size_of::<EndedPlace>());
@@ -59,7 +59,7 @@ fn the_constants_are_not_below_the_real_sizes() {
         ("DAG", DAG_BYTES, size_of::<Dag>() + arc + 2 * (size_of::<lattice_model::DagId>() + size_of::<usize>())),
         ("step", STEP_BYTES, size_of::<Step>()),
         ("dependencies", DEPENDENCIES_BYTES, size_of::<Dependencies>() + 2 * BLOCK_BYTES),
-        // Half of the places among those that others depend on are empty.
+        // Half of the entries in the index of dependents are empty.
         ("parent", PARENT_BYTES, size_of::<Parent>() + 2 * size_of::<(AllocationId, AllocationId)>()),
         ("output place", OUTPUT_PLACE_BYTES, size_of::<OutputPlace>() + BLOCK_BYTES),
         ("dependency", DEPENDENCY_BYTES, size_of::<Dependency>()),
@@ -247,13 +247,12 @@ fn no_text_and_no_list_of_an_allocation_is_left_out() {
         let (estimate, real) = (allocation_bytes(&allocation), serialized(&allocation));
         assert!(real > serialized(&plain) + LONG / 2, "{what}: it is not long");
         assert!(estimate >= real, "{what}: {estimate} bytes are estimated, it has {real} in a message");
-        // What texts and places take beside their bytes is at most this many times what short ones
-        // have in a message.
+        // Texts and places take at most 20 times the bytes that short ones have in a message.
         assert!(estimate <= ALLOCATION_BYTES + 20 * real, "{what}: {estimate} bytes are estimated, it has {real} in a message");
     }
 }
 
-/// A metric is shorter than what the test above takes for long.
+/// A metric is shorter than the long texts of the test above.
 #[test]
 fn each_matcher_of_a_metric_is_counted() {
     let service = |metric: &str| {
