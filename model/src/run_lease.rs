@@ -77,7 +77,7 @@ impl Heartbeats {
         self.is_lapsed || self.acknowledged.zip(shortest_ms).is_some_and(|(last, lease)| last.saturating_add(lease) <= now_ms)
     }
 
-    /// If that lease has expired, discards the earlier acknowledgements.
+    /// If the shortest lease has expired, discards the earlier acknowledgements.
     fn lapse_where_over(&mut self, now_ms: u64, shortest_ms: Option<u64>) -> bool {
         let over = self.acknowledged.is_some() && self.is_lapsed_at(now_ms, shortest_ms);
         if over {
