@@ -34,7 +34,7 @@ pub struct FeatureChoice {
 pub enum Together {
     /// All nodes have the same one of these sets.
     Same(Vec<FeatureSet>),
-    /// So many nodes have each set. A node counts for one of them; further nodes may have any features.
+    /// A number of nodes for each set. A node counts for one set; further nodes may have any features.
     Counted(Vec<FeatureCount>),
 }
 
