@@ -50,8 +50,8 @@ pub struct Claim {
     /// The nodes in rank order, each with the amount of resources and the hold revision that the
     /// scheduler saw.
     pub shares: Vec<ClaimShare>,
-    /// The work ahead of it in its queue for which the same request has a claim. If that claim was refused and its
-    /// work still waits, this one is refused: the plan assumed that the other work begins.
+    /// The work ahead of it in its queue for which the same request has a claim. If that claim was refused and the
+    /// work still waits, this one is refused: the plan assumed that it begins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<AllocationId>,
     /// The name in the certificate of the agent that proposes the claim; that agent need not hold

@@ -205,7 +205,7 @@ pub enum ParentState {
     /// With `after`: it has begun to run. With a delay: the delay is over. This is final.
     Begun,
     /// With `after` and a delay: the condition is met at the time `until`. `begun`: whether it began to
-    /// run, or else ended before. No change of the parent changes this.
+    /// run; otherwise it ended before. No change of the parent changes this.
     Delayed { until: Timestamp, begun: bool },
     /// It has ended in this state, which meets the condition once nothing of it can run any more.
     Leaving(AllocationState),

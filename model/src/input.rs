@@ -8,6 +8,7 @@
 //! Everyone on the path except the shims buffers unacknowledged pieces in a [`Window`]. A shim
 //! accepts each byte once, identified by its offset. After a reconnection the sender resends from
 //! the offset that the shims have reached, so nothing is lost or duplicated.
+//!
 //! Acknowledgements come from the shims and not from each hop: an agent that acknowledged input and
 //! failed before forwarding it would lose it, and unlike fences and exits, input cannot be
 //! generated again. Input ends with the CLI. If the CLI is killed, the ranks see no end of file,

@@ -126,8 +126,8 @@ fn shown(text: &str) -> String {
 }
 
 impl TaskIndices {
-    /// From runs in any order, which may overlap. A run of one index gets step 1, and a run of two
-    /// indices that are not adjacent becomes two runs, as their text is read again.
+    /// From runs in any order, which may overlap. A run of one index gets step 1, and two indices
+    /// that are not adjacent become two runs, so that the text of the result gives the same runs.
     ///
     /// # Errors
     /// [`NoSuchIndices`] if there are none, or too many.

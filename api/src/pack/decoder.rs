@@ -2,8 +2,8 @@
 //!
 //! rmp-serde's own decoder ignores which kind of value a type expects: for each of a thousand types
 //! the compiler generated code for all kinds, more than half of the code of the crates that decode
-//! messages. This decoder reads the expected kind, by rmp's markers, and any reader is the one type
-//! `dyn Read`, so that a type's code is generated once.
+//! messages. This decoder reads the expected kind, by rmp's markers, from a `dyn Read`, so that a
+//! type's code is generated once.
 
 use rmp::Marker;
 use serde::de::{

@@ -17,7 +17,7 @@ impl Allocation {
         Some(Timestamp(latest.0.saturating_add(1)))
     }
 
-    /// When the next part of its walltime is over about which its user wants mail, and its event.
+    /// The next part of its walltime about which its user wants mail: when it is over, and its event.
     pub fn next_mail_mark(&self) -> Option<(Timestamp, MailEvent)> {
         if self.state != AllocationState::Running || !self.has_mail() {
             return None;
