@@ -18,7 +18,7 @@ pub const STATES: [AllocationState; 7] = [
     AllocationState::Cancelled,
 ];
 
-/// A list shows so many runs of a task group's indices.
+/// How many runs of a task group's indices a list shows.
 const RUNS_LISTED_MAX: usize = 8;
 
 /// The text is not the name of a state.
@@ -26,7 +26,7 @@ const RUNS_LISTED_MAX: usize = 8;
 #[error("there is no state {0:?}; the states are Pending, Staging, Running, Suspended, Completed, Failed and Cancelled")]
 pub struct UnknownState(pub String);
 
-/// What nodes must have, as an expression.
+/// The features that nodes must have, as an expression.
 fn features(constraints: &Constraints) -> String {
     let choice = constraints.choice.as_ref().map(ToString::to_string);
     constraints.features.iter().cloned().chain(choice).collect::<Vec<_>>().join("&")
@@ -37,7 +37,7 @@ fn features(constraints: &Constraints) -> String {
 pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
     let ms = |time: Option<Timestamp>| time.map_or(0, |t| t.0);
     let claimed = u32::try_from(allocation.shares.len()).unwrap_or(u32::MAX);
-    // Of work whose ranks are spread, the form that has nodes.
+    // If its ranks are spread: its form on the claimed nodes.
     let form = allocation.spec.spread.filter(|_| claimed > 0).map(|_| allocation.spec.spread_over(claimed));
     let spec = form.as_ref().unwrap_or(&allocation.spec);
     let (uenv, uenv_sha256) =
@@ -150,12 +150,12 @@ fn scaling_state(state: &ScalingState) -> v1::ScalingState {
     }
 }
 
-/// What it says of its tasks, if it is a task group.
+/// Its tasks, if it is a task group.
 fn group(allocation: &Allocation) -> Option<&TaskGroup> {
     allocation.spec.tasks.as_deref().filter(|_| allocation.is_task_group())
 }
 
-/// A task group in a list: of many runs of indices the first ones, and how many tasks there are.
+/// A task group in a list: the first runs of its indices, and the number of tasks if it has more runs.
 fn listed_tasks(group: &TaskGroup) -> String {
     match group.indices.runs().get(..RUNS_LISTED_MAX) {
         Some(first) if first.len() < group.indices.runs().len() => {
@@ -179,9 +179,8 @@ fn attempt(attempt: &Attempt) -> v1::Attempt {
     }
 }
 
-/// As [`to_proto`], also with the program, the directories, the files of its output, what it depends on and all indices
-/// of its tasks, which are too long for lists. What it depends on has no state there as long as that
-/// has not ended.
+/// As [`to_proto`], also with the program, the directories, the files of its output, its dependencies and all indices
+/// of its tasks, which are too long for lists. A dependency has no state there until its allocation has ended.
 pub fn to_proto_in_full(allocation: &Allocation) -> v1::Allocation {
     let mut shown = to_proto(allocation);
     shown.working_dir = allocation.spec.working_dir.to_string_lossy().into_owned();

@@ -4,24 +4,24 @@ use crate::v1;
 use lattice_model::{AllocationId, Dag, Dependency, EndReason, Step, StepCounts, StepEnd};
 use std::collections::BTreeMap;
 
-/// What is known of a step besides the record of its DAG.
+/// The facts about a step that the record of its DAG lacks.
 #[derive(Clone, Debug, Default)]
 pub struct StepNow {
     /// The state of its allocation.
     pub state: String,
-    /// Why that ended, or is in the queue again.
+    /// Why the allocation ended, or is in the queue again.
     pub reason: Option<EndReason>,
-    /// The names of allocations that are no steps of the DAG and that it depends on.
+    /// The names of the allocations on which it depends and that are no steps of the DAG.
     pub others: BTreeMap<AllocationId, String>,
 }
 
-/// Encodes how many steps have ended in which way. People are shown all steps that are Failed in one number.
+/// Encodes how many steps have ended in which way. People see all Failed steps as one number.
 pub fn counts_to_proto(counts: StepCounts) -> v1::StepCounts {
     let StepCounts { unended, completed, failed, caught, cancelled, not_needed } = counts;
     v1::StepCounts { unended, completed, failed: failed + caught, cancelled, not_needed }
 }
 
-/// Encodes a DAG with its steps. `now`: what is known of each step, in the same order.
+/// Encodes a DAG with its steps. `now`: further facts about each step, in the same order.
 pub fn to_proto(dag: &Dag, now: &[StepNow]) -> v1::Dag {
     let names: BTreeMap<AllocationId, &str> = dag.steps.iter().map(|step| (step.allocation, step.name.as_str())).collect();
     let counts = dag.counts();

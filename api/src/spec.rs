@@ -228,7 +228,7 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
     }
 }
 
-/// Of how many topology groups its nodes may be; empty: of any.
+/// From how many topology groups its nodes may come; empty: from any.
 pub fn topology_name(constraints: &Constraints) -> String {
     match constraints.topology {
         Topology::Any => String::new(),

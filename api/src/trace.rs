@@ -58,7 +58,7 @@ fn ran_ms(allocation: &Allocation) -> Option<u64> {
     if allocation.spec.checkpoint.is_some() { all_ms.reduce(u64::saturating_add) } else { all_ms.last() }
 }
 
-/// What the scheduler decides by, of the user with this number.
+/// The request of traced work, by which the scheduler decides; `user`: the number of its user.
 ///
 /// # Errors
 /// As [`spec::to_model`].

@@ -6,10 +6,10 @@
 //!   method, such as AllocationService/Cancel ────┘
 //! ```
 //!
-//! Agents ask the table before they do what a method asks, and the quorum asks it again for commands. The
-//! member that answers asks it for commands of operators: by their proof, and the roles of the account that
-//! it names. The ledger asks it for commands of users on an allocation, a DAG or a lease that exists.
-//! Commands of the members themselves are about no person, and work is submitted by its owner.
+//! Agents check the table before they execute a method, and the quorum checks it again for commands. The
+//! answering member checks commands of operators, by their proof and the roles of the account that it
+//! names. The ledger checks commands of users on an existing allocation, DAG or lease. It does not check
+//! the members' own commands, nor submissions: who submits work is its owner.
 
 mod projects;
 mod reach;
@@ -95,7 +95,7 @@ impl FromStr for Role {
     }
 }
 
-/// An account or a group of accounts, as the machine that served the command knew it: name and number. Shown as
+/// An account or a group, by the name and number that the machine that served the command knew. Shown as
 /// `user:alice` and `group:physics`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Subject {
@@ -106,7 +106,7 @@ pub enum Subject {
         /// Its user id.
         uid: u32,
     },
-    /// All accounts that are in a group, be it their primary one or another.
+    /// All accounts in a group, primary or supplementary.
     Group {
         /// Its name.
         name: String,
@@ -212,8 +212,8 @@ pub struct Roles {
     pub system_admin: bool,
     /// The tenants of which it is [`Role::TenantAdmin`].
     pub admin_of: BTreeSet<String>,
-    /// Root of a machine whose agents vouch for users, if the cluster lets root act for everybody
-    /// ([`RootMay`]).
+    /// Whether the principal is root of a machine whose agents vouch for users, and the cluster
+    /// lets root act for everybody ([`RootMay`]).
     pub root: bool,
     /// Since when the tenants of `admin_of` exist, as far as the ledger knows.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -235,30 +235,30 @@ impl Roles {
         roles
     }
 
-    /// How the principal with these roles stands to an object of `owner` in `tenant` (empty: of no tenant).
+    /// The relation of the principal with these roles to an object of `owner` in `tenant` (empty: of no tenant).
     pub fn relation(&self, principal: &Principal, owner: &Principal, tenant: &str) -> Relation {
         if principal.owns(owner) { Relation::Own } else { self.relation_to_tenant(tenant) }
     }
 
-    /// The tenant whose admins, among whom the principal with these roles may be, act on work of `tenant`; empty: none.
-    /// Work that had ended when the tenant was created is that of a former tenant of this name.
+    /// The tenant whose admins may act on work of `tenant`; empty: none. Work that had ended when this tenant was
+    /// created belongs to a former tenant of this name.
     pub fn administered<'a>(&self, tenant: &'a str, ended_at: Option<Timestamp>) -> &'a str {
         let is_former = ended_at.zip(self.admin_since.get(tenant)).is_some_and(|(ended_at, since)| ended_at <= *since);
         if is_former { "" } else { tenant }
     }
 
-    /// How the principal with these roles stands to a tenant itself, or to an object of another owner in it.
+    /// The relation of the principal with these roles to a tenant itself, or to another owner's object in it.
     pub fn relation_to_tenant(&self, tenant: &str) -> Relation {
         if self.admin_of.contains(tenant) { Relation::OwnTenant } else { Relation::Foreign }
     }
 
-    /// Whether the table lets a principal with these roles call a method on an object to which it stands so. A method that
-    /// is not in the table: nobody may.
+    /// Whether a principal with these roles may call a method on an object of this relation. Nobody may call a method that
+    /// is not in the table.
     pub fn may(&self, method: &str, relation: Relation) -> bool {
         rule(method).is_some_and(|rule| self.reach(rule).covers(relation))
     }
 
-    /// How far a principal with these roles may go with a method.
+    /// The reach of a principal with these roles for a method.
     pub fn reach(&self, rule: &Rule) -> Reach {
         let of = |has: bool, reach: Reach| if has { reach } else { Reach::Nothing };
         [
@@ -311,19 +311,19 @@ impl FromStr for RootMay {
     }
 }
 
-/// What the quorum knows of a principal.
+/// The roles and tenants of a principal, as the quorum knows them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Standing {
     /// Its roles.
     pub roles: Roles,
-    /// The tenants that are closed, of which it is a member or an admin. A tenant is closed from its first member on.
+    /// The closed tenants of which it is a member or an admin. A tenant is closed from its first member on.
     pub member_of: BTreeSet<String>,
-    /// Of these, the tenants of which it is no member: only its role opens them.
+    /// Those of `member_of` of which it is no member: only its role opens them.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub by_role: BTreeSet<String>,
-    /// Of the tenants that were asked about, those that are closed and of which it is neither.
+    /// Those of the queried tenants that are closed, and of which it is neither a member nor an admin.
     pub closed_to_it: BTreeSet<String>,
-    /// The tenant of its work that names none.
+    /// The tenant of its work if a submission names none.
     pub default_tenant: Option<String>,
 }
 
@@ -337,8 +337,8 @@ pub struct MemberChange {
 }
 
 impl MemberChange {
-    /// Whether only a system admin may make it, and no admin of the tenant: it names a group, or makes the tenant a default.
-    /// A default decides which tenant pays for work that names none, also in place of another tenant.
+    /// Whether only a system admin may make this change, and no tenant admin: it names a group, or sets a default. A default
+    /// decides which tenant pays for work that names none, and may replace another tenant.
     pub fn needs_system_admin(&self) -> bool {
         match &self.step {
             MemberStep::Add { subject: Subject::User { .. }, is_default } => *is_default,
@@ -351,8 +351,8 @@ impl MemberChange {
 /// What happens to a tenant's members.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MemberStep {
-    /// Becomes a member, or stays one. `is_default`: work of this account or group that names no
-    /// tenant belongs to this one, and to no other that was its default before; `false`: as before.
+    /// Becomes or stays a member. With `is_default`, this tenant replaces the default of the
+    /// account or group: the tenant of work that names none. Otherwise the default stays.
     Add {
         /// The account or group.
         subject: Subject,

@@ -108,7 +108,7 @@ pub struct AccessToken {
     pub issued_at: Timestamp,
     /// The actor who had it issued.
     pub issued_by: String,
-    /// From then on it opens nothing.
+    /// From then on it is invalid.
     pub expires_at: Timestamp,
 }
 

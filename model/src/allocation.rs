@@ -38,7 +38,7 @@ pub struct Exclusion {
     pub until: Option<Timestamp>,
 }
 
-/// What can be changed after the submission, with the submitted values.
+/// The submitted values of everything that can be changed later.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubmittedValues {
     /// The name.
@@ -111,14 +111,14 @@ pub struct StepOf {
     pub name: String,
 }
 
-/// One allocation as recorded by the quorum. Members have all of them in memory: what few
-/// allocations have is boxed, and a change of the record does not copy the spec.
+/// One allocation as recorded by the quorum. Members hold all allocations in memory: fields that
+/// are rarely set are boxed, and a change of the record does not copy the spec.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
     /// Its id.
     pub id: AllocationId,
-    /// The submitted spec, with the current values of what was changed since (see
-    /// [`Self::submitted_values`]).
+    /// The spec with its current values; the original values of changed fields are in
+    /// [`Self::submitted_values`].
     pub spec: Arc<AllocationSpec>,
     /// Set if the spec was changed after the submission.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -131,8 +131,8 @@ pub struct Allocation {
     pub reason: Option<EndReason>,
     /// When the submission was committed; a requeue does not change it.
     pub submitted_at: Timestamp,
-    /// The number of the audit record of its submission: of two allocations, that with the smaller one
-    /// was submitted before. 0: of a lane.
+    /// The number of the audit record of its submission: the smaller one of two was submitted earlier.
+    /// 0: of a lane.
     #[serde(default)]
     pub submission: u64,
     /// Its job number, from 1: no other allocation ever has the same. A task group has as many numbers as
@@ -184,16 +184,16 @@ pub struct Allocation {
     /// Number of preemptions.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub preempted_count: u32,
-    /// Whether it is held: it waits for no nodes until somebody resumes it.
+    /// Whether it is held: it gets no nodes until somebody resumes it.
     #[serde(default, skip_serializing_if = "is_not")]
     pub held: bool,
-    /// What it depends on, with what is known of each; `None`: it depends on nothing.
+    /// What it depends on, with the state of each parent; `None`: it depends on nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dependencies: Option<Box<Dependencies>>,
     /// Set if it is a lane: the task group whose tasks it runs, and which lane of it this is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lane: Option<LaneOf>,
-    /// Set if it is a replica: the scaled service of which it is one, and its number there.
+    /// Set if it is a replica: its scaled service, and its number there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica: Option<Box<ReplicaOf>>,
     /// Of a scaled service: how many replicas it has and should have, and what its loop found.
@@ -213,24 +213,22 @@ pub struct Allocation {
 }
 
 impl Allocation {
-    /// The preemption class that counts for it against other work: where it is in its queue, and
-    /// what it may preempt. Everybody may choose a class; so one above the usual class counts only
-    /// if an operator has bounded the classes of its tenant: `bound`.
+    /// The preemption class that decides its place in its queue, and what it may preempt. Everybody
+    /// may choose a class, so a class above the usual one counts only if an operator has bounded
+    /// the classes of its tenant: `bound`.
     pub fn effective_class(&self, bound: Option<u8>) -> u8 {
         self.spec.preemption_class.min(bound.unwrap_or(PREEMPTION_CLASS_DEFAULT))
     }
 
-    /// Why it is not preempted for work of a higher class, whatever that is; `None`: it may be.
-    /// Only work that continues later is: from a checkpoint, or from its beginning if its user
-    /// allows that.
+    /// Why work of a higher class cannot preempt it; `None`: it can. Only work that continues later
+    /// is preempted: from a checkpoint, or from its beginning if its user allows that.
     pub fn exempt_from_priority(&self) -> Option<&'static str> {
         let is_asked = self.preemption.is_some();
         let never = self.spec.never_gives_back(self.requeue_count);
         never.or_else(|| is_asked.then_some("it gives its nodes back already, or could not save itself when it was asked"))
     }
 
-    /// A newly submitted allocation, not yet at any revision. The ledger adds what it knows of the
-    /// allocations that it depends on.
+    /// A newly submitted allocation, not yet at any revision. The ledger adds its dependencies.
     pub fn submitted(id: AllocationId, spec: impl Into<Arc<AllocationSpec>>, owner: Principal, at: Timestamp) -> Self {
         let spec: Arc<AllocationSpec> = spec.into();
         let held = spec.hold;
@@ -279,14 +277,14 @@ impl Allocation {
         tasks.map_or(1, |tasks| u64::from(tasks.indices.count()))
     }
 
-    /// The index of the task of this task group with this job number; `None`: it is no task group, or the
-    /// number means the whole group or no task of it.
+    /// The index of the task with this job number; `None`: this is no task group, or the number means the
+    /// whole group or none of its tasks.
     pub fn task_of_number(&self, number: u64) -> Option<u32> {
         let ordinal = u32::try_from(number.checked_sub(self.number).filter(|ordinal| *ordinal > 0)?).ok()?;
         self.spec.tasks.as_deref().filter(|_| self.is_task_group())?.indices.index_of(ordinal)
     }
 
-    /// Its record with the specification of its form on this many nodes, if its ranks are spread; otherwise as it is.
+    /// Its record with the spec that it has on this many nodes, if its ranks are spread; otherwise unchanged.
     pub fn spread_over(self: &Arc<Self>, nodes: usize) -> Arc<Self> {
         if self.spec.spread.is_none() {
             return Arc::clone(self);
@@ -316,8 +314,8 @@ impl Allocation {
         }
     }
 
-    /// The project that names where its output, its checkpoints and its traces are stored: that of its submission, so
-    /// that they are found after a change of its project.
+    /// The project in the paths of its output, its checkpoints and its traces: the submitted one, so that they are
+    /// found after a change of its project.
     pub fn stored_project(&self) -> &str {
         self.submitted_values.as_deref().map_or(self.spec.project.as_str(), |values| values.project.as_str())
     }
@@ -332,29 +330,29 @@ impl Allocation {
         self.spec.tasks.is_some() && self.lane.is_none()
     }
 
-    /// The name under which those that depend on it find its output: of its step, if it is one of a DAG.
+    /// The name under which its children find its output: that of its step, if it belongs to a DAG.
     pub fn output_name(&self) -> &str {
         self.dag.as_deref().map_or(&self.spec.name, |step| &step.name)
     }
 
-    /// Whether it has begun to run under any of its claims. Of claims that the record does not have any more, it
-    /// is assumed.
+    /// Whether it has begun to run under any of its claims. Claims that are no longer in the record are assumed
+    /// to have begun.
     pub fn has_ever_begun(&self) -> bool {
         let earlier = self.attempts.iter().any(|attempt| attempt.started_at.is_some());
         self.started_at.is_some() || earlier || self.may_have_begun_unrecorded()
     }
 
-    /// Whether it may have begun under a claim that its record lacks: one that was removed for later ones, or one
-    /// after the backup from which the quorum was recovered.
+    /// Whether it may have begun under a claim that its record lacks: a claim removed in favour of later ones, or
+    /// made after the backup from which the quorum was recovered.
     fn may_have_begun_unrecorded(&self) -> bool {
         let (first, last) = (self.attempts.first(), self.attempts.last());
-        // Those that cannot have run are removed first.
+        // Attempts that cannot have run are removed first.
         let are_removed = first.is_some_and(|attempt| attempt.number > 1) && self.attempts.iter().all(Attempt::may_have_run);
         are_removed || self.requeue_count > last.map_or(0, |attempt| attempt.number)
     }
 
-    /// When it began to run for the first time; `None`: it never did. Of work with many claims, the record
-    /// has the latest ones only: then this is the first beginning that is known, or else a later time.
+    /// When it began to run for the first time; `None`: it never did. The record has only the latest of
+    /// many claims: then this is the first known beginning, or else a later time.
     pub fn first_begun_at(&self) -> Option<Timestamp> {
         let starts = self.attempts.iter().filter_map(|attempt| attempt.started_at).chain(self.started_at);
         let later = self.attempts.first().map(|attempt| attempt.ended_at).or(self.claimed_at);
@@ -386,14 +384,14 @@ impl Allocation {
         !self.is_group() && self.state.is_without_nodes() && !self.held && self.dependencies.as_ref().is_none_or(|all| all.are_met())
     }
 
-    /// What it waits for before it is in its queue, in a sentence without its subject; `None`: for no
-    /// other allocation.
+    /// What it waits for before it is in its queue, in a sentence without its subject; `None`: for
+    /// nothing.
     pub fn awaits(&self) -> Option<String> {
         self.dependencies.as_ref().filter(|_| self.state.is_without_nodes())?.sentence()
     }
 
-    /// Since when it has its place in the queue: since its submission, or since all that it depends on
-    /// was as it must be for the first time. A lane has the place of its group.
+    /// Since when it has its place in the queue: since its submission, or since all its conditions
+    /// were met for the first time. A lane has the place of its group.
     pub fn queued_at(&self) -> Timestamp {
         if let Some(lane) = self.lane {
             return lane.queued_at;
@@ -401,7 +399,7 @@ impl Allocation {
         self.dependencies.as_ref().and_then(|all| all.eligible_at).unwrap_or(self.submitted_at)
     }
 
-    /// The time by which it is ordered in its queue: when it came into it, and a minute later for each unit of its `nice`.
+    /// The time that orders it in its queue: that of its place, and a minute later for each unit of its `nice`.
     pub fn ordered_at(&self) -> Timestamp {
         let later_ms = i64::from(self.spec.nice).saturating_mul(NICE_UNIT_MS);
         Timestamp(self.queued_at().0.saturating_add_signed(later_ms))
@@ -413,8 +411,7 @@ impl Allocation {
         Some(Timestamp(self.queued_at().0.saturating_add(crate::millis(wait))))
     }
 
-    /// Whether events of it may be reported by the site's mail hook: it is what a user submitted, and not a lane or a
-    /// replica.
+    /// Whether the site's mail hook reports its events: its user asked for mail, and it is no lane or replica.
     pub fn has_mail(&self) -> bool {
         self.spec.mail.is_some() && self.lane.is_none() && self.replica.is_none()
     }
@@ -500,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn only_attempts_that_started_have_begun_and_those_that_are_not_known_may_have() {
+    fn started_attempts_have_begun_and_unknown_attempts_may_have_begun() {
         assert_eq!(begun(vec![attempt(1, None)]), (false, None), "it was preempted while it was prepared");
         assert_eq!(begun(vec![attempt(1, None), attempt(2, Some(50))]), (true, Some(50)));
         assert_eq!(begun(vec![attempt(2, None), attempt(3, None)]), (true, Some(90)), "the record lacks its first attempt");

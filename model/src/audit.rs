@@ -145,8 +145,8 @@ actions! {
     CheckpointCommitted,
     /// An allocation was asked to save itself and to release its nodes.
     PreemptRequested,
-    /// It saved itself and releases its nodes; it continues from the checkpoint when it gets new
-    /// nodes.
+    /// An allocation saved itself and releases its nodes; it continues from the checkpoint when it
+    /// gets new nodes.
     AllocationSuspended,
     /// It could not save itself when one of its nodes was drained urgently, and continues to run.
     PreemptFailed,
@@ -189,7 +189,7 @@ actions! {
     RoleRevoked,
     /// An account or group became a member of a tenant, or the tenant its default.
     TenantMemberAdded,
-    /// It is no member any more.
+    /// An account or group is no longer a member of a tenant.
     TenantMemberRemoved,
     /// A call that would have changed something was refused.
     AccessDenied,
@@ -197,7 +197,7 @@ actions! {
     CheckpointRemoved,
     /// A token with which programs call the API over the network was issued.
     TokenIssued,
-    /// Such a token was revoked.
+    /// A token for the API was revoked.
     TokenRevoked,
     /// A user is about to request a checkpoint of somebody else's work.
     CheckpointRequested,
@@ -205,19 +205,19 @@ actions! {
     AccountingStoreSet,
     /// A system admin lets another store get the ended work.
     AccountingMoved,
-    /// Ended work was dropped before the store had it: too much waited.
+    /// Ended work was dropped before the store had it: too much was waiting.
     EndedWorkDropped,
     /// A project of a tenant was registered.
     ProjectCreated,
-    /// It is not registered any more.
+    /// A project of a tenant was deleted.
     ProjectDeleted,
     /// An account became a member of a project.
     ProjectMemberAdded,
-    /// It is no member any more.
+    /// An account is no longer a member of a project.
     ProjectMemberRemoved,
     /// The project or the tags in the record of ended work were corrected.
     EndedWorkCorrected,
-    /// An event of an allocation of which its user wants mail. `detail` is JSON.
+    /// An event occurred about which the user of an allocation wants mail. `detail` is JSON.
     MailDue,
     /// A reservation of nodes was created or changed.
     ReservationSet,

@@ -58,7 +58,7 @@ impl BudgetMark {
         }
     }
 
-    /// The highest mark that is reached when so many percent of the budget are used.
+    /// The highest mark that is reached when `percent` of the budget is used.
     pub fn reached_at(percent: u64) -> Option<Self> {
         [Self::Used, Self::NearlyUsed].into_iter().find(|mark| percent >= mark.percent())
     }

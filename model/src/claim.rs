@@ -50,8 +50,8 @@ pub struct Claim {
     /// The nodes in rank order, each with the amount of resources and the hold revision that the
     /// scheduler saw.
     pub shares: Vec<ClaimShare>,
-    /// The work ahead of it in its queue for which the request has a claim too. If that still waits,
-    /// because its claim was refused, this one is refused: the plan assumed that it begins.
+    /// The work ahead of it in its queue for which the same request has a claim. If that claim was refused and the
+    /// work still waits, this one is refused: the plan assumed that it begins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<AllocationId>,
     /// The name in the certificate of the agent that proposes the claim; that agent need not hold
@@ -59,8 +59,8 @@ pub struct Claim {
     /// the claim yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
-    /// The walltime that it begins with, if that is less than it asks for: it said the least that it needs. `None`: what
-    /// it asks for.
+    /// The walltime that it gets, if that is less than requested but not less than its minimum. `None`: the requested
+    /// one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub walltime: Option<Duration>,
 }
@@ -115,14 +115,14 @@ pub struct DesiredShare {
     /// Set if it is a replica of a scaled service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica: Option<ReplicaOf>,
-    /// The output directories of what it depends on.
+    /// The output directories of its parents.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parents: Vec<ParentOutput>,
-    /// The job number: see [`crate::Allocation::number`]. Of a lane that of its task group, of a replica that of
+    /// The job number: see [`crate::Allocation::number`]. A lane has that of its task group, a replica that of
     /// its service. 0: none is known.
     #[serde(default)]
     pub number: u64,
-    /// The cores of its nodes in rank order, as runs: of how many nodes, and the cores of each.
+    /// The cores of its nodes in rank order, as runs: a number of nodes, and the cores of each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cores: Vec<(u32, u32)>,
     /// When it began to run under this claim, as the quorum recorded it; `None`: it has not.

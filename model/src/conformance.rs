@@ -79,7 +79,7 @@ pub fn short(fingerprint: &str) -> &str {
 /// The latest conformance report of a node, and its drift.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conformance {
-    /// What it is made of.
+    /// The reported components.
     pub components: Components,
     /// [`fingerprint`] of these.
     pub fingerprint: String,

@@ -43,7 +43,7 @@ pub const TELEMETRY_AUDIT: &str = "telemetry_audit";
 pub struct Constraints {
     /// Features that each node must have; see [`has`].
     pub features: BTreeSet<String>,
-    /// Features of which not each node must have all.
+    /// Alternatives of features, and features of a number of nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub choice: Option<Box<FeatureChoice>>,
     /// Number of cores that each node must have, whether or not others use them.
@@ -63,27 +63,27 @@ pub struct Constraints {
     /// Nodes that it does not get.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub excluded: BTreeSet<NodeId>,
-    /// Of how many topology groups its nodes may be.
+    /// From how many topology groups its nodes may come.
     pub topology: Topology,
-    /// Whether nodes with a memory domain that is large enough come first, and on a node the cores
+    /// Whether it prefers nodes with a memory domain that is large enough, and on a node the cores
     /// and GPUs of one domain.
     pub same_numa: bool,
     /// Whether the work may use memory behind CXL. For whole nodes only.
     pub cxl_memory: bool,
 }
 
-/// Of how many topology groups (parts of the network) the nodes of an allocation may be.
+/// From how many topology groups (parts of the network) the nodes of an allocation may come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Topology {
-    /// As few as the nodes that are free allow.
+    /// From as few as the free nodes allow.
     #[default]
     Any,
-    /// As few as the nodes of the cluster allow: it waits for nodes of one group, or, if none is large
-    /// enough, of as few as possible.
+    /// From as few as the nodes of the cluster allow: it waits for nodes of one group, or, if none is
+    /// large enough, of as few groups as possible.
     Tight,
-    /// Of at most so many, at least 1: it waits for that.
+    /// From at most this many, at least 1: it waits for such nodes.
     AtMost(u32),
-    /// Of any, and the nodes follow each other in the list of the cluster's nodes by their names: it waits for such nodes.
+    /// From any, but the nodes follow each other in the cluster's list by their names: it waits for such nodes.
     Contiguous,
 }
 
@@ -132,7 +132,7 @@ impl Constraints {
         self.choice.as_deref()?.together.as_ref()
     }
 
-    /// Why it does not want `node` by its name, or has no alternative for the node's features.
+    /// Why `node` is unwanted: it is excluded by its name, or its features fit no alternative.
     pub fn unwanted(&self, node: &Node) -> Option<String> {
         if self.excluded.contains(&node.id) {
             return Some("is excluded by --exclude".to_owned());
@@ -140,8 +140,8 @@ impl Constraints {
         self.choice.as_deref().and_then(|choice| choice.lacked_by(&node.features))
     }
 
-    /// As [`Self::lacked_by`], but only for what does not change with the node's state: name,
-    /// features and size.
+    /// As [`Self::lacked_by`], but only for properties that do not change with the node's state:
+    /// name, features and size.
     pub fn never_met_by(&self, node: &Node) -> Option<String> {
         if !self.nodes.is_empty() && !self.nodes.contains(&node.id) {
             return Some(format!("is none of the nodes asked for ({})", hostlist::fold(&self.nodes)));

@@ -5,9 +5,9 @@
 //!                                                                              and a record of the graph
 //! ```
 //!
-//! The edges of a DAG are dependencies of its allocations ([`crate::dependency`]) and work as such:
-//! nothing else decides when a step begins. The record has the names of the steps, and what has become
-//! of each, also when an allocation's own record has been dropped.
+//! The edges of a DAG are dependencies of its allocations ([`crate::dependency`]): nothing else
+//! decides when a step begins. The record stores the name and the end of each step, also when an
+//! allocation's own record has been dropped.
 
 use crate::allocation_state::AllocationState;
 use crate::dependency::{Dependency, DependencyCondition};
@@ -23,7 +23,7 @@ use thiserror::Error;
 pub const DAG_BYTES_MAX: usize = 4 << 20;
 /// Largest size of a name of a DAG or a step, in bytes.
 pub const DAG_NAME_BYTES_MAX: usize = 128;
-/// What a step adds to the size of a submission, besides its texts.
+/// The size of a step in a submission, besides its texts.
 const STEP_BYTES: usize = 256;
 
 /// How many steps a DAG may have.
@@ -108,7 +108,7 @@ pub struct DagSubmission {
 }
 
 impl DagSubmission {
-    /// The allocations whose failure another step waits for, or whose end in any way.
+    /// The allocations on whose failure, or end in any way, another step depends.
     pub fn caught(&self) -> BTreeSet<AllocationId> {
         let edges = self.steps.iter().flat_map(|step| &step.spec.depends_on);
         let catching = edges.filter(|edge| matches!(edge.condition, DependencyCondition::Failure | DependencyCondition::Any));
@@ -142,14 +142,14 @@ impl DagSubmission {
 pub enum StepEnd {
     /// It is Completed.
     Completed,
-    /// It is Failed, and no other step was there for that.
+    /// It is Failed, and no other step handles that.
     Failed,
-    /// It is Failed, and another step was there for that: see [`Step::is_caught`].
+    /// It is Failed, and another step handles that: see [`Step::is_caught`].
     Caught,
     /// It is Cancelled.
     Cancelled,
-    /// It is Cancelled, because it was for the failure of a step that succeeded, or for the success of
-    /// one whose failure is caught, or depends on such a step.
+    /// It is Cancelled, because it waited for the failure of a step that succeeded, or for the success
+    /// of one whose failure was caught, or depends on such a step.
     NotNeeded,
 }
 
@@ -194,8 +194,8 @@ pub struct Dag {
     pub digest: [u8; 32],
     /// The steps. Each is after those that it depends on.
     pub steps: Vec<Step>,
-    /// Of how many steps the allocations' records have not been dropped. If that is none, this record
-    /// is dropped, too.
+    /// The number of steps whose allocation's record has not been dropped. If it is 0, this record is
+    /// dropped, too.
     pub records: u32,
 }
 
@@ -242,9 +242,9 @@ impl StepCounts {
         unended + completed + failed + caught + cancelled + not_needed
     }
 
-    /// The state of the DAG: Running until all steps have ended; then Failed if one has failed and no
-    /// other step was there for that, else Cancelled if one was, else Completed. Steps that were not
-    /// needed do not count.
+    /// The state of the DAG: Running until all steps have ended; then Failed if a failure was not
+    /// caught, else Cancelled if a step was cancelled, else Completed. Steps that were not needed do
+    /// not count.
     pub fn state(self) -> AllocationState {
         if self.unended > 0 {
             AllocationState::Running

@@ -7,23 +7,23 @@
 //!                   ╰──one condition can never be met──▶ Cancelled
 //! ```
 //!
-//! A submission can name only allocations that exist, and never changes what it names. So nothing
-//! depends on itself through others. `mutex` binds both sides, but keeps one of them waiting only
-//! while the other one has nodes.
+//! A submission names only allocations that exist already, and never changes which ones. So
+//! dependencies have no cycles. `mutex` binds both sides: each waits only while the other one has
+//! nodes.
 //!
-//! With a delay, `after` also waits for time: from the beginning of the parent on, or from its end if it
-//! never begins. Then nothing of the parent matters any more, and its record may be dropped.
+//! With a delay, `after` also waits for that time, counted from the parent's beginning, or from its end
+//! if it never begins. Once the delay runs, the parent no longer matters, and its record may be dropped.
 //!
 //! ```text
 //!   parent has not begun ──begins, or ends before──▶ Delayed until then + delay ──leader's clock──▶ Begun
 //! ```
 //!
-//! A submission may also name a time before which it is not in its queue. It ends as a delay does.
+//! A submission may also name the time at which it enters its queue. This wait ends as a delay does.
 //!
-//! `corresponding` is between two task groups. It keeps single tasks waiting, and not the group. A
-//! *singleton* names nothing: it waits for whatever its user has submitted before under the same name.
+//! `corresponding` links two task groups: single tasks wait, and not the whole group. A *singleton*
+//! names no allocation: it waits for all earlier work of its user with the same name.
 //!
-//! What is known of each parent is in the record of the child, so that the record of an ended parent
+//! The record of the child stores the state of each parent, so that the record of an ended parent
 //! may be dropped.
 
 use crate::allocation_state::AllocationState;
@@ -38,23 +38,23 @@ use thiserror::Error;
 
 /// Largest number of allocations that one may depend on.
 pub const DEPENDENCIES_MAX: usize = 256;
-/// How many task groups that have not ended may have tasks that correspond to those of one: each end
-/// of a task there costs as many changes.
+/// How many unended task groups may depend on one group by `corresponding`: each end of a task of
+/// that group changes the records of all of them.
 pub const FOLLOWERS_MAX: usize = 16;
 /// The longest delay after a beginning, in milliseconds: 365 days.
 pub const DELAY_MS_MAX: u64 = 365 * DAY_MS;
-/// The end of a delay is never further away, in milliseconds: one that is was set by a clock that has gone
-/// back since. A day more than [`DELAY_MS_MAX`], so that no small correction of a clock ends a delay.
+/// The longest remaining delay, in milliseconds. If more remains, the clock was set back since, and the
+/// delay ends. A day more than [`DELAY_MS_MAX`], so that no small correction of a clock ends a delay.
 pub const DELAY_LEFT_MS_MAX: u64 = DELAY_MS_MAX + DAY_MS;
 const DAY_MS: u64 = 86_400_000;
 /// The sign between `after` and its delay.
 const DELAY_SIGN: char = '+';
-/// How many of them a text names.
+/// How many allocations a text names.
 const NAMED_MAX: usize = 3;
 /// What users write for work that waits for all earlier work of its user with its name.
 pub const SINGLETON: &str = "singleton";
 
-/// What must have become of an allocation before one that depends on it gets nodes.
+/// The condition on a parent that must be met before its child gets nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DependencyCondition {
     /// It is Completed.
@@ -67,8 +67,8 @@ pub enum DependencyCondition {
     Mutex,
     /// It has begun to run, or has ended.
     After,
-    /// This many seconds have passed since it began to run for the first time, or since it ended without
-    /// that; at least 1, at most those of [`DELAY_MS_MAX`].
+    /// This many seconds, at least 1 and at most [`DELAY_MS_MAX`], have passed since it first began to
+    /// run, or since it ended without having run.
     AfterDelay { seconds: u32 },
     /// Of two task groups: each task of this one waits until the task with the same index of the other one has
     /// succeeded. A task waits for nothing if the other group does not have its index.
@@ -91,7 +91,7 @@ impl DependencyCondition {
         }
     }
 
-    /// How long it waits after a beginning; zero: not at all.
+    /// The delay after the parent's beginning; zero: none.
     pub fn delay(self) -> Duration {
         match self {
             Self::AfterDelay { seconds } => Duration::from_secs(seconds.into()),
@@ -107,8 +107,8 @@ impl DependencyCondition {
         }
     }
 
-    /// `after` with the delay that a user has written, which is `text`. A number alone counts minutes, as in
-    /// Slurm.
+    /// Parses the delay of `after`. An error shows `text`, the whole condition. A number alone counts
+    /// minutes, as in Slurm.
     fn after(delay: &str, text: impl Fn() -> String) -> Result<Self, NoSuchCondition> {
         let delay = duration::parse(delay, BareNumber::Minutes).map_err(|_| NoSuchCondition::Delay(text()))?;
         if delay.is_zero() {
@@ -118,9 +118,9 @@ impl DependencyCondition {
         condition.filter(|condition| condition.has_valid_delay()).ok_or_else(|| NoSuchCondition::DelayTooLong(text()))
     }
 
-    /// Whether it is met by this end only when nothing of the parent can run any more. Work that was
-    /// cancelled, or failed on one of its nodes, may still run for its grace; a program that succeeded
-    /// has ended by itself.
+    /// Whether this end of the parent meets the condition only once nothing of the parent can run any
+    /// more. Work that was cancelled, or failed on one of its nodes, may still run for its grace; a
+    /// program that succeeded has ended by itself.
     fn awaits_release_after(self, ended: AllocationState) -> bool {
         match self {
             Self::Success | Self::Mutex | Self::After | Self::AfterDelay { .. } | Self::Corresponding => false,
@@ -143,7 +143,7 @@ impl fmt::Display for DependencyCondition {
 /// The text is not the name of a condition.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoSuchCondition {
-    /// It is for work that names no other.
+    /// `singleton` names no allocation.
     #[error("singleton is no condition of one allocation: write singleton alone, without an id")]
     Singleton,
     /// Its delay is no duration.
@@ -182,7 +182,7 @@ pub struct Dependency {
     pub condition: DependencyCondition,
 }
 
-/// What those that depend on an allocation need to know of it.
+/// The facts about an allocation that decide the conditions of its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParentFacts {
     /// Its final state; `None`: it has not ended.
@@ -195,17 +195,17 @@ pub struct ParentFacts {
     pub ended_at: Option<Timestamp>,
 }
 
-/// What is known of a parent, as far as the condition needs it.
+/// The state of a parent, as far as the condition needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ParentState {
-    /// It has not ended. With `mutex`: and nothing of it can run.
+    /// It has not ended. With `mutex`: nothing of it can run either.
     Unended,
     /// With `mutex`: it has nodes, or something of its last claim may still run.
     HasNodes,
-    /// With `after`: it has begun to run. With a delay: that has passed. This does not change any more.
+    /// With `after`: it has begun to run. With a delay: the delay is over. This is final.
     Begun,
-    /// With `after` and a delay: the condition is met at this time. `begun`: it has begun to run, and not
-    /// ended without that. No change of the parent changes this.
+    /// With `after` and a delay: the condition is met at the time `until`. `begun`: whether it began to
+    /// run; otherwise it ended before. No change of the parent changes this.
     Delayed { until: Timestamp, begun: bool },
     /// It has ended in this state, which meets the condition once nothing of it can run any more.
     Leaving(AllocationState),
@@ -261,14 +261,14 @@ pub struct OutputPlace {
     pub project: String,
 }
 
-/// The variable in which work finds the output directory of what has this name and on which it
-/// depends. Characters that a variable may not have become `_`.
+/// The environment variable that holds the output directory of the parent with this name.
+/// Characters that a variable cannot have become `_`.
 pub fn output_variable(name: &str) -> String {
     let plain = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' });
     "LATTICE_PARENT_OUTPUT_".chars().chain(plain).collect()
 }
 
-/// An allocation that another one depends on, in the record of that other one.
+/// A parent, in the record of its child.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parent {
     /// Its id.
@@ -277,19 +277,19 @@ pub struct Parent {
     pub condition: DependencyCondition,
     /// Its name, for people.
     pub name: String,
-    /// Whether it asked for this, by naming the allocation with `mutex`.
+    /// Whether the parent itself asked for this, by naming the child with `mutex`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub asked_for_it: bool,
-    /// Where its output directory is; `None`: it has none, or it is none of this one's owner.
+    /// Where its output directory is; `None`: it has none, or its owner is not the child's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Box<OutputPlace>>,
-    /// What is known of it.
+    /// Its state.
     pub state: ParentState,
 }
 
 impl Parent {
-    /// Whether the condition is met now. `corresponding` is always: it keeps tasks waiting, and not the
-    /// group.
+    /// Whether the condition is met now. `corresponding` always is: it keeps single tasks waiting, and
+    /// not the group.
     pub fn is_met(&self) -> bool {
         match self.condition {
             DependencyCondition::Success => self.state == ParentState::Ended(AllocationState::Completed),
@@ -321,7 +321,7 @@ impl Parent {
         }
     }
 
-    /// Whether tasks of the group that depends on it may still wait for tasks of it.
+    /// Whether tasks of the child may still wait for tasks of this parent.
     pub fn awaits_tasks(&self) -> bool {
         self.condition == DependencyCondition::Corresponding && !self.state.is_final()
     }
@@ -331,13 +331,13 @@ impl Parent {
         format!("{} ({})", self.on.short(), self.name)
     }
 
-    /// Until when its delay lasts, and since when, as a part of a sentence.
+    /// When its delay ends, and from which event it counts, as a part of a sentence.
     fn delay_text(&self, until: Timestamp) -> String {
         let event = if matches!(self.state, ParentState::Delayed { begun: false, .. }) { "ended" } else { "began" };
         format!("until {until}: {} after {} {event}", units_text(self.condition.delay()), self.label())
     }
 
-    /// What is waited for, as the end of a sentence.
+    /// What the child waits for, as the end of a sentence.
     fn awaited(&self) -> String {
         let verb = match self.condition {
             DependencyCondition::AfterDelay { .. } => {
@@ -357,13 +357,13 @@ impl Parent {
 /// Everything that an allocation depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dependencies {
-    /// In the order of the submission, then those that asked for it; each allocation once.
+    /// In the order of the submission, then those that named this allocation with `mutex`; each once.
     pub parents: Vec<Parent>,
-    /// Of a singleton: of the user's allocations with its name that were submitted before it and are
-    /// not gone, the latest one. It ends before this one begins, and so do those before it.
+    /// Of a singleton: the latest of its user's earlier allocations with its name that are not gone.
+    /// It must end before this one begins, and so must those before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predecessor: Option<AllocationId>,
-    /// It is not in its queue before this time; `None`: since it was submitted, or that time is over.
+    /// Before this time it is not in its queue; `None`: there is no such time, or it has passed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begin: Option<Timestamp>,
     /// When all conditions were met for the first time: since then it has a place in its queue.
@@ -404,7 +404,7 @@ impl Dependencies {
         self.parents.iter().filter(|parent| parent.condition == DependencyCondition::Mutex)
     }
 
-    /// Records what is known of a parent now. One that asked for it and has ended is removed.
+    /// Records the state of a parent. A parent that asked for this itself is removed once it has ended.
     pub fn set_state(&mut self, on: AllocationId, state: ParentState, now: Timestamp) {
         if let Some(parent) = self.parents.iter_mut().find(|parent| parent.on == on) {
             parent.state = state;
@@ -419,7 +419,7 @@ impl Dependencies {
         self.end_delays(now);
     }
 
-    /// The times at which it stops to wait for time.
+    /// The ends of its delays, and its begin time.
     pub fn delay_ends(&self) -> impl Iterator<Item = Timestamp> {
         self.parents.iter().filter_map(Parent::delayed_until).chain(self.begin)
     }
@@ -442,8 +442,8 @@ impl Dependencies {
         self.note_eligible(now);
     }
 
-    /// What is waited for, in a sentence without its subject; `None`: nothing. Of several delays, it has the
-    /// one that ends last.
+    /// What it waits for, in a sentence without its subject; `None`: for nothing. Of several delays, it
+    /// names the one that ends last.
     pub fn sentence(&self) -> Option<String> {
         let predecessor = self.predecessor.map(|id| format!("{}, an earlier one of this name, to end", id.short()));
         let unmet = self.parents.iter().filter(|parent| !parent.is_met() && parent.delayed_until().is_none()).map(Parent::awaited);
@@ -459,8 +459,8 @@ impl Dependencies {
         }
     }
 
-    /// The groups for whose tasks some tasks of this group may wait, such as `1f0c9a4e (prep)`; `None`:
-    /// there are none.
+    /// The parents for whose tasks some tasks of this group may wait, such as `1f0c9a4e (prep)`;
+    /// `None`: there are none.
     pub fn corresponding(&self) -> Option<String> {
         listed(self.parents.iter().filter(|parent| parent.awaits_tasks()).map(Parent::label))
     }
@@ -697,7 +697,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_in_the_queue_is_had_from_the_first_time_that_all_conditions_are_met() {
+    fn a_place_in_the_queue_counts_from_when_all_conditions_were_first_met() {
         let mut dependencies = Dependencies::new(vec![parent(1, DependencyCondition::Mutex, ParentState::HasNodes)], NOW);
         assert_eq!(dependencies.eligible_at, None);
         let on = dependencies.parents[0].on;

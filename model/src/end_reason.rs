@@ -21,7 +21,7 @@ pub enum EndReason {
     Cancelled { by: String },
     /// Preparation failed on `node` and no retry is left.
     PrologueFailed { node: NodeId, why: String },
-    /// There is evidence that `node` lost it (a new boot id, a missing shim, an operator's
+    /// There is evidence that `node` lost the work (a new boot id, a missing shim, an operator's
     /// confirmation).
     NodeLost { node: NodeId, why: String },
     /// A launch was aborted: a rank died after PMI init, sent invalid PMI messages, or a fence

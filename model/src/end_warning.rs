@@ -40,8 +40,8 @@ impl EndWarning {
         Ok(())
     }
 
-    /// When it is due, for a walltime between these times, in milliseconds. At once, if the walltime is shorter than the
-    /// time before its end. `None`: the walltime has no end.
+    /// When it is due, for a walltime between these times, in milliseconds. At once, if the walltime is shorter than
+    /// `before`. `None`: the walltime has no end.
     fn due_ms(&self, since_ms: u64, until_ms: u64) -> Option<u64> {
         (until_ms != u64::MAX).then(|| until_ms.saturating_sub(millis(self.before)).max(since_ms))
     }

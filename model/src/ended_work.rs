@@ -50,7 +50,7 @@ pub struct EndedWork {
     pub core_ms: u64,
     /// The task group, DAG or scaled service that it is part of.
     pub part_of: Option<Uuid>,
-    /// The number of the end whose record gets this project and these tags: this is a correction of it. `None`: it is the
+    /// Of a correction: the number of the corrected record, which gets this project and these tags. `None`: it is the
     /// record of an end.
     #[serde(default)]
     pub corrects: Option<u64>,

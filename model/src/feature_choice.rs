@@ -1,5 +1,5 @@
-//! Features of which not each node must have all: alternatives, and numbers of nodes. People write them as an expression:
-//! see [`crate::feature_expression`].
+//! Features beyond those that each node must have: alternatives, and features of a number of nodes. People write them as
+//! an expression: see [`crate::feature_expression`].
 
 use crate::feature::{FEATURE_BYTES_MAX, FEATURES_MAX, has, is_feature};
 use crate::matching::{Supply, assign};
@@ -10,7 +10,7 @@ use thiserror::Error;
 
 /// The most alternatives of one request, and the most sets of features with a number of nodes.
 pub const ALTERNATIVES_MAX: usize = 32;
-/// Characters with a meaning in an expression: no feature that is asked for in one has them.
+/// Characters with a meaning in an expression: the features in it cannot contain them.
 pub const OPERATORS: [char; 9] = ['&', ',', '|', '(', ')', '[', ']', '*', '!'];
 
 /// Features that a node must have, all of them.
@@ -34,7 +34,7 @@ pub struct FeatureChoice {
 pub enum Together {
     /// All nodes have the same one of these sets.
     Same(Vec<FeatureSet>),
-    /// So many nodes have each set. A node counts for one of them; further nodes may have any features.
+    /// A number of nodes for each set. A node counts for one set; further nodes may have any features.
     Counted(Vec<FeatureCount>),
 }
 
@@ -56,7 +56,7 @@ pub enum InvalidChoice {
     /// One alternative has too many features.
     #[error("an alternative has {0} features; at most {FEATURES_MAX} are possible")]
     TooManyFeatures(usize),
-    /// A set without features, no sets, or no nodes for one.
+    /// A set without features or without nodes, or no sets.
     #[error("an alternative has no features, or no nodes")]
     Empty,
     /// A text that is not a feature.
@@ -143,7 +143,7 @@ impl Together {
         self.sets().zip(0_u32..).filter(|(set, _)| has_all(features, set)).fold(0, |met, (_, at)| met | 1_u32.checked_shl(at).unwrap_or(0))
     }
 
-    /// How many nodes the numbers are in all; 0: it has no numbers.
+    /// The sum of all numbers of nodes; 0: it has no numbers.
     pub fn counted_nodes(&self) -> u32 {
         match self {
             Self::Same(_) => 0,
@@ -151,8 +151,8 @@ impl Together {
         }
     }
 
-    /// How many of so many nodes with each of these bits ([`Self::met_by`]) are needed for the numbers. If the sum is
-    /// less than [`Self::counted_nodes`], nodes are missing.
+    /// How many nodes of each kind are needed for the numbers: `nodes` has the number of nodes for each value of
+    /// [`Self::met_by`]. If the sum is less than [`Self::counted_nodes`], nodes are missing.
     pub fn needed(&self, nodes: &BTreeMap<u32, usize>) -> BTreeMap<u32, usize> {
         let Self::Counted(counts) = self else { return BTreeMap::new() };
         let demands: Vec<usize> = counts.iter().map(|count| count.nodes as usize).collect();
@@ -160,8 +160,8 @@ impl Together {
         nodes.keys().copied().zip(assign(&demands, &supplies)).collect()
     }
 
-    /// How many of these nodes could serve one allocation together: all of one alternative; or all, if there are enough
-    /// for the numbers, and otherwise those that count for one.
+    /// How many of these nodes could serve one allocation together: the most that have the same alternative; or, with
+    /// numbers, all if the numbers are reached, and otherwise those that count towards them.
     pub fn serving<'n>(&self, nodes: impl Iterator<Item = &'n [String]>) -> usize {
         let met: Vec<u32> = nodes.map(|features| self.met_by(features)).collect();
         match self {

@@ -15,7 +15,7 @@ use thiserror::Error;
 pub const EXPRESSION_BYTES_MAX: usize = 4096;
 /// How deep parentheses may be nested.
 const DEPTH_MAX: usize = 8;
-/// What is asked of nodes beside features: it is no part of an expression.
+/// Constraints that are no features: an expression cannot contain them.
 const NOT_FEATURES: [&str; 10] = [
     "allow_cxl_memory",
     "core_count",
@@ -99,7 +99,7 @@ pub enum Problem {
     /// The whole is too long.
     #[error("the expression has more than {EXPRESSION_BYTES_MAX} bytes")]
     TooLong,
-    /// The whole is too long in its one form.
+    /// The whole is too long once products are multiplied out.
     #[error("multiplied out, the expression has more than {EXPRESSION_BYTES_MAX} bytes: name fewer features in parentheses")]
     TooLongMultiplied,
 }
@@ -124,7 +124,7 @@ pub fn parse(text: &str) -> Result<Expression, ExpressionError> {
     }
 }
 
-/// What a part of an expression asks for: one of `any_of`, and the same of `same`, and the numbers.
+/// The request of a part: each node has one set of `any_of`, and all have the same one of `same`.
 struct Meaning {
     /// Not empty. One empty set asks for nothing.
     any_of: Vec<FeatureSet>,
@@ -138,7 +138,7 @@ impl Meaning {
         Self { any_of: vec![FeatureSet::from([feature])], same: vec![FeatureSet::new()], counts: Vec::new() }
     }
 
-    /// Whether it says only what each node must have.
+    /// Whether it asks only for features of each node.
     fn is_of_each_node(&self) -> bool {
         self.same.len() == 1 && self.counts.is_empty()
     }
@@ -167,7 +167,7 @@ impl Meaning {
         Ok(Self { any_of: distinct(any_of.into_iter())?, ..self })
     }
 
-    /// In brackets.
+    /// The meaning of this part in brackets.
     fn bracketed(self) -> Result<Self, Problem> {
         if self.same.len() > 1 {
             return Err(Problem::BracketInside);
@@ -181,7 +181,7 @@ impl Meaning {
         Ok(Self { any_of: vec![FeatureSet::new()], same: self.any_of, counts: Vec::new() })
     }
 
-    /// On so many nodes.
+    /// The meaning of this part for this many nodes.
     fn counted(self, nodes: u32) -> Result<Self, Problem> {
         if !self.is_of_each_node() {
             return Err(Problem::CountOf);
@@ -213,7 +213,7 @@ impl Meaning {
         if features.len() > FEATURES_MAX {
             return Err(Problem::TooManyFeatures);
         }
-        // What is read is also sent on and shown as a text, which must be readable again.
+        // The choice is also sent and shown as a text, which must be readable again.
         if choice.to_string().len() > EXPRESSION_BYTES_MAX {
             return Err(Problem::TooLongMultiplied);
         }
@@ -221,7 +221,7 @@ impl Meaning {
     }
 }
 
-/// Each of the one with each of the other.
+/// Each set of `one` united with each set of `other`.
 fn product(one: &[FeatureSet], other: &[FeatureSet]) -> Result<Vec<FeatureSet>, Problem> {
     distinct(one.iter().flat_map(|a| other.iter().map(move |b| a | b)))
 }
@@ -245,7 +245,7 @@ fn distinct(sets: impl Iterator<Item = FeatureSet>) -> Result<Vec<FeatureSet>, P
 
 struct Parser<'t> {
     text: &'t str,
-    /// The byte that comes next.
+    /// The position of the next byte.
     at: usize,
     depth: usize,
 }
@@ -259,7 +259,7 @@ impl Parser<'_> {
         self.rest().chars().next()
     }
 
-    /// Goes on behind so many bytes, and what is blank there.
+    /// Skips this many bytes and the blanks behind them.
     fn skip(&mut self, bytes: usize) {
         self.at += bytes;
         self.skip_blanks();

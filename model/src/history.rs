@@ -1,7 +1,7 @@
-//! Questions about ended work to the store that has it, and their answers.
+//! Queries about ended work to the store that has it, and the answers.
 //!
-//! An answer has one page. Where the next one begins is a position in the order of the answer, so that work that ends
-//! in between moves no record from one page to another.
+//! An answer has one page. The next page begins at a position in the order of the answer, so that work that ends in
+//! between moves no record to another page.
 
 use crate::allocation_state::AllocationState;
 use crate::ended_work::EndedWork;
@@ -15,61 +15,61 @@ use uuid::Uuid;
 
 /// The most records in one page.
 pub const PAGE_LEN_MAX: u32 = 1000;
-/// The most job numbers in one question.
+/// The most job numbers in one query.
 pub const JOBS_MAX: usize = 1000;
-/// The records in a page, if the question has no limit.
+/// The records in a page, if the query has no limit.
 pub const PAGE_LEN: u32 = 100;
 
-/// A question about ended work.
+/// A query about ended work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryQuery {
-    /// What whoever asks may see.
+    /// The ended work that the caller may see.
     pub visible: Visible,
-    /// What the answer has.
+    /// The content and the order of the answer.
     pub kind: HistoryKind,
-    /// Of this user's account, tenant, project and vCluster alone; empty: of all.
+    /// Only work of this user's account; empty: of all.
     pub user: String,
-    /// See `user`.
+    /// Only work of this tenant; empty: of all.
     pub tenant: String,
-    /// See `user`.
+    /// Only work of this project; empty: of all.
     pub project: String,
-    /// See `user`.
+    /// Only work of this vCluster; empty: of all.
     pub vcluster: String,
-    /// With this name, in which `*` stands for any text; empty: with any name.
+    /// Only work of this name, in which `*` stands for any text; empty: of any name.
     pub name: String,
-    /// In these states; empty: in all.
+    /// Only work in these states; empty: in all.
     pub states: Vec<AllocationState>,
-    /// With these job numbers, at most [`JOBS_MAX`]; empty: with any.
+    /// Only work with these job numbers, at most [`JOBS_MAX`]; empty: with any.
     pub jobs: Vec<u64>,
-    /// Parts of this task group, scaled service or DAG alone; `None`: all.
+    /// Only parts of this task group, scaled service or DAG; `None`: all.
     pub part_of: Option<Uuid>,
-    /// With all of these tags.
+    /// Only work with all of these tags.
     pub tags: BTreeMap<String, String>,
-    /// Ended at this time or after it.
+    /// Only work that ended at this time or after it.
     pub from: Timestamp,
-    /// Ended before this time.
+    /// Only work that ended before this time.
     pub until: Timestamp,
-    /// At most so many records, and [`PAGE_LEN_MAX`].
+    /// At most this many records, and at most [`PAGE_LEN_MAX`].
     pub limit: u32,
-    /// Only what comes after this position, which is that of an earlier page of the same question.
+    /// Only records after this position, which an earlier page of the same query gave.
     pub after: Option<HistoryCursor>,
 }
 
-/// Whose ended work somebody may see.
+/// Whose ended work the caller may see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Visible {
     /// Everybody's.
     All,
     /// That of one account and of some tenants.
     Only {
-        /// The account that asks; `None`: its own work is not asked for.
+        /// The caller's account; `None`: the query is not about its own work.
         own: Option<(String, u32)>,
-        /// Tenants, each with the time of its creation: what had ended by then is that of a former tenant of its name.
+        /// Tenants, each with its creation time: work that had ended by then is that of a former tenant of its name.
         tenants: BTreeMap<String, Timestamp>,
     },
 }
 
-/// What an answer has, and in which order.
+/// The content and the order of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HistoryKind {
     /// Ended work, the newest first.
@@ -140,7 +140,7 @@ impl HistoryCursor {
 #[error("the page token is none of an earlier answer: ask without one for the first page")]
 pub struct HistoryCursorError;
 
-/// As page tokens, of letters, digits and dots alone: `w.MS.SEQUENCE`, or `s.` and three names in hexadecimal digits.
+/// The page token, of letters, digits and dots alone: `w.MS.SEQUENCE`, or `s.` and three names in hexadecimal digits.
 impl fmt::Display for HistoryCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -114,7 +114,7 @@ impl Range<'_> {
     }
 }
 
-/// Passes on the parts of a list until one is refused.
+/// Passes the parts of a list to `take` until it refuses one.
 fn read(text: &str, mut take: impl FnMut(Part<'_>) -> Result<(), HostlistError>) -> Result<(), HostlistError> {
     let form = || HostlistError::Form(text.chars().take(80).collect());
     let mut rest = text;

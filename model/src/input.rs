@@ -9,8 +9,8 @@
 //! accepts each byte once, identified by its offset. After a reconnection the sender resends from
 //! the offset that the shims have reached, so nothing is lost or duplicated.
 //!
-//! Acknowledgements come from the shims and not from each hop: an agent that had acknowledged input
-//! and failed before it forwarded it would lose it, and unlike fences and exits, input cannot be
+//! Acknowledgements come from the shims and not from each hop: an agent that acknowledged input and
+//! failed before forwarding it would lose it, and unlike fences and exits, input cannot be
 //! generated again. Input ends with the CLI. If the CLI is killed, the ranks see no end of file,
 //! because they would mistake half of the input for all of it. Requeued work cannot get its input a
 //! second time, so `--requeue` and `--stdin` are refused together. The first rank reads by default,

@@ -1,5 +1,5 @@
 //! The steps of an allocation: its launches, in the order in which they began. The head's agent writes
-//! an event when a launch begins and when it ends; [`JobSteps`] is what the events add up to.
+//! an event when a launch begins and when it ends; [`JobSteps`] is the sum of the events.
 //!
 //! A step's number is the launch's number less 1, as in Slurm: the first launch of a script is step 0.
 
@@ -11,11 +11,11 @@ use crate::launch::LaunchSpec;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Limit of the steps that are remembered of an allocation. Older ones are only counted.
+/// Limit of the steps that are stored of an allocation. Older ones are only counted.
 pub const STEPS_MAX: usize = 1000;
 /// Limit of a step's name, in characters.
 pub const STEP_NAME_CHARS_MAX: usize = 64;
-/// Limit of the list of a step's nodes, in bytes; a longer one is not remembered.
+/// Limit of the list of a step's nodes, in bytes; a longer one is not stored.
 pub const STEP_NODES_BYTES_MAX: usize = 512;
 /// Limit of the reason of a step's end, in characters.
 pub const STEP_REASON_CHARS_MAX: usize = 160;
@@ -54,10 +54,10 @@ pub struct JobStepEnd {
     pub reason: String,
 }
 
-/// What is recorded when it happens.
+/// An event in the record of an allocation's steps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobStepEvent {
-    /// The totals of older steps, which are not remembered any more.
+    /// The totals of older steps, which are not stored any more.
     Omitted(JobStepTotals),
     /// A launch began.
     Began(JobStep),
@@ -88,7 +88,7 @@ pub struct JobStepTotals {
 pub struct JobSteps {
     /// The totals of steps that are not in `steps`.
     pub omitted: JobStepTotals,
-    /// The newest, ascending by the launch's number; at most [`STEPS_MAX`].
+    /// The newest steps, ascending by the launch's number; at most [`STEPS_MAX`].
     pub steps: Vec<JobStep>,
 }
 
@@ -125,7 +125,7 @@ impl JobStepEnd {
 
 impl JobStepTotals {
     fn add(&mut self, step: &JobStep) {
-        // The totals to which this is added may be those of another node.
+        // These totals may come from another node, so the sum must not overflow.
         let add_one = |count: &mut u64| *count = count.saturating_add(1);
         add_one(&mut self.begun);
         match step.end.as_ref().map(|end| end.state) {
@@ -147,7 +147,7 @@ impl JobSteps {
                 let Err(at) = self.steps.binary_search_by_key(&step.launch_number, |known| known.launch_number) else { return };
                 self.steps.insert(at, step);
                 if self.steps.len() > STEPS_MAX {
-                    // One that still runs is remembered longer than those that have ended.
+                    // A running step is kept longer than those that have ended.
                     let oldest = self.steps.iter().position(|step| step.end.is_some()).unwrap_or(0);
                     let gone = self.steps.remove(oldest);
                     self.omitted.add(&gone);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_are_remembered_and_what_runs_longer_than_what_has_ended() {
+    fn the_newest_steps_are_kept_and_running_ones_longer_than_ended_ones() {
         let mut steps = JobSteps::default();
         let count = u32::try_from(STEPS_MAX).unwrap() + 3;
         for number in 1..=count {

@@ -24,8 +24,8 @@ pub struct Locality {
     pub sockets: u32,
     /// Its memory behind CXL in bytes, which is not part of its size.
     pub cxl_memory_bytes: u64,
-    /// For 2, 3, … GPUs: the slowest link between the best-connected so many, in percent of the
-    /// fastest link of the node. Empty: its drivers report no bandwidth.
+    /// For 2, 3, … GPUs: the slowest link within the best-connected set of that size, in percent of
+    /// the node's fastest link. Empty: its drivers report no bandwidth.
     pub gpu_links: Vec<u8>,
 }
 
@@ -65,8 +65,8 @@ impl Locality {
         Some(most as f64 / all as f64)
     }
 
-    /// The slowest link between the best-connected so many GPUs, in percent of the node's fastest.
-    /// `None`: it is not known, or fewer than two GPUs have no link.
+    /// The slowest link within the best-connected set of `gpus` GPUs, in percent of the node's
+    /// fastest. `None`: it is not known, or `gpus` is less than 2.
     pub fn gpu_link_percent(&self, gpus: u32) -> Option<u8> {
         let at = usize::try_from(gpus).ok()?.checked_sub(2)?;
         self.gpu_links.get(at).copied()
@@ -155,7 +155,7 @@ mod tests {
     }
 
     proptest! {
-        /// What fits into one domain is whole there, and nothing else is.
+        /// The part is 1 if the amount fits into one domain, and only then.
         #[test]
         fn the_part_is_whole_exactly_where_all_of_it_fits(
             domains in prop::collection::vec((0..9_u32, 0..4_u32), 1..5), cores in 0..9_u32, gpus in 0..4_u32,

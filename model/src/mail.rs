@@ -8,7 +8,7 @@ use thiserror::Error;
 
 /// Largest size of the name or address to which mail goes, in bytes.
 pub const MAIL_USER_BYTES_MAX: usize = 254;
-/// Of how many tasks of a group there are mails with [`MailEvent::ArrayTasks`]: of the first that end.
+/// For how many tasks of a group [`MailEvent::ArrayTasks`] causes mails: for the first that end.
 pub const TASK_MAILS_MAX: u32 = 100;
 
 /// What the hook reports, and to whom.
@@ -45,10 +45,10 @@ pub enum MailEvent {
 }
 
 impl MailEvent {
-    /// Every event of its own.
+    /// Every event except [`Self::ArrayTasks`].
     pub const ALL: [Self; 8] =
         [Self::Begin, Self::End, Self::Fail, Self::Requeue, Self::TimeLimit50, Self::TimeLimit80, Self::TimeLimit90, Self::TimeLimit];
-    /// Those at a part of the walltime, the first one first.
+    /// The events at a part of the walltime, the first one first.
     pub const OF_WALLTIME: [Self; 3] = [Self::TimeLimit50, Self::TimeLimit80, Self::TimeLimit90];
 
     /// The name that users write.

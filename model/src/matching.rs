@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// Alike things, and which demands each of them can serve.
+/// A number of equal things, and the demands that each of them can serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Supply {
     /// A bit for each demand.
@@ -17,7 +17,7 @@ impl Supply {
     }
 }
 
-/// How many of each supply serve a demand, if as much as possible is served. `demands`: how many are wanted for each, at
+/// How many of each supply serve a demand when as much as possible is served. `demands`: the wanted number of each, at
 /// most 32 demands. Supplies that can serve few demands are used first.
 pub fn assign(demands: &[usize], supplies: &[Supply]) -> Vec<usize> {
     let mut spare: Vec<usize> = supplies.iter().map(|supply| supply.count).collect();
@@ -44,10 +44,10 @@ pub fn assign(demands: &[usize], supplies: &[Supply]) -> Vec<usize> {
     supplies.iter().zip(spare).map(|(supply, spare)| supply.count - spare).collect()
 }
 
-/// How a demand can be served: a spare supply serves one demand, from which others move on to the next ones.
+/// How a demand can be served: a spare supply serves one demand, and supplies move from it to the next demands.
 struct Path {
     supply: usize,
-    /// What the spare supply serves.
+    /// The demand that the spare supply serves.
     demand: usize,
     /// The supply, from which demand it moves, and to which.
     moves: Vec<(usize, usize, usize)>,

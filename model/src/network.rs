@@ -183,7 +183,7 @@ pub enum DomainState {
     /// No allocation of it has nodes. It keeps its VNI for this time, and an allocation that joins
     /// it meanwhile gets the same VNI.
     Grace { left_ms: u64 },
-    /// That time has passed; these nodes have not yet reported that all work of the domain is gone.
+    /// The grace period has passed; not all nodes have reported that the domain's work is gone.
     Leaving,
 }
 

@@ -13,27 +13,27 @@ const SHARED_NODES_MIN: usize = 64;
 /// Largest number of decoded lists that are remembered for that.
 const SHARED_LISTS_MAX: usize = 1024;
 
-/// Decoded lists that somebody still has, by hostlist.
+/// Decoded lists that are still in use, by hostlist.
 static SHARED: LazyLock<Mutex<HashMap<Arc<str>, Weak<Listed>>>> = LazyLock::new(Mutex::default);
 
 /// Nodes in rank order; the first is the head. It never changes, and copies share it. In messages
 /// and files it is a hostlist in that order: a few bytes for thousands of nodes whose names have a
-/// number. They are expanded only when they are looked at, and once for all equal lists that were
-/// decoded: an agent gets the list of wide work again with each change of its share.
+/// number. The names are expanded only when they are needed, and once for all equal decoded lists:
+/// an agent gets the list of wide work again with each change of its share.
 #[derive(Clone, Default)]
 pub struct NodeList(Option<Arc<Listed>>);
 
-/// What is listed. `None` in its place: nothing, without a block of memory.
+/// The nodes of a list. An empty list has none, and no block of memory.
 struct Listed {
     len: usize,
-    /// One of the two is there from the beginning. All copies share the other.
+    /// One of the two is set from the beginning, the other when it is needed, for all copies.
     nodes: OnceLock<Box<[NodeId]>>,
     folded: OnceLock<Arc<str>>,
 }
 
 impl Listed {
     fn nodes(&self) -> &[NodeId] {
-        // It has been read once when it was counted.
+        // This cannot fail: the hostlist was read when it was counted.
         let expanded = || self.folded.get().and_then(|folded| hostlist::in_order(folded).ok()).unwrap_or_default().into();
         self.nodes.get_or_init(expanded)
     }
@@ -45,7 +45,7 @@ impl NodeList {
         self.0.as_deref().map_or("", |listed| listed.folded.get_or_init(|| hostlist::fold_in_order(listed.nodes()).into()))
     }
 
-    /// The first node, for which the others are not expanded.
+    /// The first node; the others are not expanded for it.
     pub fn head(&self) -> Option<NodeId> {
         let listed = self.0.as_deref()?;
         match (listed.nodes.get(), listed.folded.get()) {
@@ -54,7 +54,7 @@ impl NodeList {
         }
     }
 
-    /// The number of nodes, which are not expanded for it.
+    /// The number of nodes; they are not expanded for it.
     pub fn len(&self) -> usize {
         self.0.as_deref().map_or(0, |listed| listed.len)
     }
@@ -102,7 +102,7 @@ impl TryFrom<String> for NodeList {
     }
 }
 
-/// The list of this hostlist that somebody has, or a new one.
+/// The list of this hostlist that is still in use, or a new one.
 fn shared(folded: &Arc<str>, new: impl FnOnce() -> Arc<Listed>) -> Arc<Listed> {
     let mut lists = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(listed) = lists.get(folded).and_then(Weak::upgrade) {

@@ -36,12 +36,12 @@ pub struct OutputFiles {
     pub append: bool,
 }
 
-/// What the patterns stand for.
+/// The values of the patterns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NameFacts<'a> {
     /// `%j`: the job number of the work, or of the task.
     pub job: u64,
-    /// `%A`: the job number of the task group; of other work its own.
+    /// `%A`: the job number of the task group; for other work its own.
     pub group: u64,
     /// `%a`: the index of the task.
     pub index: Option<u32>,

@@ -10,7 +10,7 @@ pub const CLASS_MAX: u8 = 10;
 pub const UNSAVED_CLASS_MAX: u8 = 7;
 /// The most allocations that are preempted for one other.
 pub const VICTIMS_MAX: usize = 3;
-/// The most allocations that give back lent nodes for one of their lender.
+/// The most allocations that give back lent nodes for one allocation of the lender.
 pub const DEBTORS_MAX: usize = 64;
 
 /// An order to an allocation to release its nodes. The quorum stores it as long as the claim
@@ -55,7 +55,7 @@ pub enum PreemptCause {
 impl PreemptCause {
     /// Whether work that could not save itself is ended anyway. `can_save`: it was submitted with a
     /// way to save itself. Work on a draining node may continue until it ends, or until the drain's
-    /// deadline; for other work, only what begins anew is ended without having saved itself.
+    /// deadline. For the sake of other work, only work that begins anew anyway is ended unsaved.
     pub fn ends_unsaved(self, can_save: bool) -> bool {
         match self {
             Self::Request | Self::ScaleDown => true,
@@ -70,7 +70,7 @@ impl PreemptCause {
             Self::Drain => 0,
             Self::Priority | Self::Reclaim => 1,
             Self::Request => 2,
-            // It ends for good, whoever else needs its nodes.
+            // The replica ends for good, whoever else needs its nodes.
             Self::ScaleDown => 3,
         }
     }

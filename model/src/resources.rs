@@ -4,11 +4,11 @@ use crate::count::{counted, is_or_are};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The memory that a node registers is a multiple of so many bytes. Like machines differ by what
-/// firmware and kernel keep for themselves, and the scheduler is to see that they are alike.
+/// The memory that a node registers is a multiple of this. Equal machines differ a little by the
+/// memory that firmware and kernel reserve, and the scheduler must see that they are equal.
 pub const MEMORY_STEP_BYTES: u64 = 64 << 20;
 
-/// What a node registers of so much memory.
+/// How much of this memory a node registers.
 pub fn registered_memory_bytes(bytes: u64) -> u64 {
     bytes - bytes % MEMORY_STEP_BYTES
 }
@@ -25,7 +25,7 @@ pub struct Resources {
     pub gpus: u32,
 }
 
-/// Of what the memory of a share was given. The share has the memory of the node in each case.
+/// What the memory of a share was given for. The share has the memory for the node in each case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MemoryUnit {
     #[default]

@@ -63,7 +63,7 @@ impl Heartbeats {
     /// expired, earlier acknowledgements permit no new work.
     pub fn begin(&mut self, now_ms: u64, shortest_ms: Option<u64>) {
         self.unanswered.clear();
-        self.lapse_where_over(now_ms, shortest_ms);
+        self.lapse_if_expired(now_ms, shortest_ms);
     }
 
     /// Whether leases lapsed and no heartbeat has been acknowledged since: the node must not get
@@ -77,8 +77,8 @@ impl Heartbeats {
         self.is_lapsed || self.acknowledged.zip(shortest_ms).is_some_and(|(last, lease)| last.saturating_add(lease) <= now_ms)
     }
 
-    /// If that lease has expired, discards the earlier acknowledgements.
-    fn lapse_where_over(&mut self, now_ms: u64, shortest_ms: Option<u64>) -> bool {
+    /// If the shortest lease has expired, discards the earlier acknowledgements.
+    fn lapse_if_expired(&mut self, now_ms: u64, shortest_ms: Option<u64>) -> bool {
         let over = self.acknowledged.is_some() && self.is_lapsed_at(now_ms, shortest_ms);
         if over {
             (self.acknowledged, self.is_lapsed) = (None, true);
@@ -105,7 +105,7 @@ impl Heartbeats {
             newest = Some(at_ms);
         }
         let Some(sent_ms) = newest else { return Ok(()) };
-        if self.lapse_where_over(now_ms, shortest_ms) {
+        if self.lapse_if_expired(now_ms, shortest_ms) {
             return Err(Lapsed);
         }
         (self.acknowledged, self.is_lapsed) = (self.acknowledged.max(Some(sent_ms)), false);

@@ -1,15 +1,15 @@
-//! Services that scale: one submission of which several replicas run, more or fewer as a metric of
-//! them asks for.
+//! Services that scale: one submission that runs as several replicas, more or fewer as a metric of
+//! the replicas demands.
 //!
-//! A *scaled service* gets no nodes itself. Each of its *replicas* is an allocation like any other,
-//! with one node, which the quorum creates and ends until there are as many as are wanted.
+//! A *scaled service* gets no nodes itself. Each of its *replicas* is an ordinary allocation with
+//! one node. The quorum creates and ends replicas until there are as many as are wanted.
 //!
 //! ```text
 //!   metric of the replicas ──[next]──▶ one more or one less wanted ──ledger──▶ replicas created, or asked to leave
 //! ```
 //!
-//! [`next`] is the loop: a pure function of what the ledger knows and of one look at the metric. So
-//! it goes on where it was, whoever runs it.
+//! [`next`] is the loop: a pure function of the ledger's state and of one look at the metric. So
+//! whoever runs it continues where the last one stopped.
 
 mod amount;
 mod metric;

@@ -41,7 +41,7 @@ impl SharePolicy {
         }
     }
 
-    /// What it says about a node, as a clause.
+    /// Its rule for a node, as a clause.
     pub fn rule(self) -> &'static str {
         match self {
             Self::Anyone => "a node holds shares of all users at a time",
@@ -55,12 +55,12 @@ impl SharePolicy {
         *self == Self::Anyone
     }
 
-    /// Whose the shares of this allocation are. Only shares of equal owners may be on one node.
+    /// The owner of this allocation's shares. Only shares of equal owners may be on one node.
     pub fn owner_of(self, allocation: &Allocation) -> ShareOwner<'_> {
         self.owner(allocation.owner.uid, &allocation.spec.tenant)
     }
 
-    /// Whose a leaving share is; `None`: that is not known.
+    /// The owner of a leaving share; `None`: it is not known.
     pub fn owner_of_leaving(self, leaving: &Leaving) -> Option<ShareOwner<'_>> {
         leaving.owner.as_ref().map(|WorkOwner { uid, tenant, is_exclusive: _ }| self.owner(*uid, tenant))
     }
@@ -74,8 +74,8 @@ impl SharePolicy {
         }
     }
 
-    /// What keeps shares of the allocation off a node with a share of `holder`, in words for "the
-    /// node holds …"; `None`: nothing. A holder that is not known counts as somebody else.
+    /// Why no share of the allocation may be on a node with a share of `holder`, as the end of "the
+    /// node holds …"; `None`: it may. An unknown holder counts as somebody else.
     pub fn keeps_apart(self, allocation: &Allocation, holder: Option<ShareOwner<'_>>) -> Option<&'static str> {
         if self.is_anyone() {
             return None;
@@ -108,7 +108,7 @@ impl ShareUser {
         Self { uid: allocation.owner.uid, is_exclusive: allocation.spec.exclusive_user }
     }
 
-    /// Of a leaving share; `None`: that is not known.
+    /// Of a leaving share; `None`: its owner is not known.
     pub fn of_leaving(leaving: &Leaving) -> Option<Self> {
         leaving.owner.as_ref().map(|owner| Self { uid: owner.uid, is_exclusive: owner.is_exclusive })
     }
@@ -125,7 +125,7 @@ impl ShareUser {
     }
 }
 
-/// Whose shares are, as a [`SharePolicy`] distinguishes it.
+/// The owner of shares, as a [`SharePolicy`] distinguishes owners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ShareOwner<'a> {
     /// Everybody's shares count as those of one owner.
@@ -194,7 +194,7 @@ mod tests {
             let apart = |policy: SharePolicy| policy.keeps_apart(&mine, Some(policy.owner_of(&theirs)));
             assert_eq!(apart(SharePolicy::Anyone), None);
             assert_eq!((apart(SharePolicy::Tenant), apart(SharePolicy::User)), (under_tenant, under_user), "{mine:?} {theirs:?}");
-            // What remains of it once its record is in no list.
+            // The share that remains once the record is in no list.
             let owner = Some(WorkOwner::of(&theirs));
             let leaving = Leaving { allocation: theirs.id, epoch: Epoch(1), resources: Resources::default(), fenced: false, owner };
             let apart = |policy: SharePolicy| policy.keeps_apart(&mine, policy.owner_of_leaving(&leaving));

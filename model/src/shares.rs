@@ -30,12 +30,12 @@ pub enum InvalidShares {
     /// Their ranks do not fit into 32 bits.
     #[error("{0} shares are more than an allocation can have")]
     TooMany(usize),
-    /// Encoded amounts or phases of fewer or more shares than there are nodes.
+    /// The encoded amounts or phases are for fewer or more shares than there are nodes.
     #[error("the {what} of {given} shares are given for {nodes} nodes")]
     Miscounted {
         /// `amounts` or `phases`.
         what: &'static str,
-        /// The number of shares that they are of.
+        /// The number of shares that they are for.
         given: u64,
         /// The number of nodes.
         nodes: usize,
@@ -46,13 +46,13 @@ pub enum InvalidShares {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShareList(Option<Arc<Listed>>);
 
-/// What is listed. `None` in its place: nothing, without a block of memory.
+/// The nodes and their amounts. A list without nodes has none, and no block of memory.
 #[derive(Debug, PartialEq, Eq)]
 struct Listed {
     nodes: NodeList,
-    /// The amounts as runs of consecutive ranks: the rank behind each run, and the amount.
+    /// The amounts as runs of consecutive ranks: the rank after each run, and the amount.
     amounts: Box<[(u32, Resources)]>,
-    /// The ranks in the order of the nodes' names. Empty: the ranks are in that order.
+    /// The ranks in the order of the nodes' names. Empty: the names ascend with the ranks.
     by_name: Box<[u32]>,
 }
 
@@ -66,7 +66,7 @@ impl ShareList {
         Self::of(nodes.into(), amounts.into_iter().map(|amount| (1, amount)))
     }
 
-    /// These nodes, and the amounts of as many: each of a number of consecutive ranks.
+    /// These nodes, and their amounts as runs: each of a number of consecutive ranks.
     fn of(nodes: NodeList, amounts: impl IntoIterator<Item = (u32, Resources)>) -> Result<Self, InvalidShares> {
         let len = u32::try_from(nodes.len()).map_err(|_| InvalidShares::TooMany(nodes.len()))?;
         if len == 0 {
@@ -100,7 +100,7 @@ impl ShareList {
         runs.iter().zip(begins).map(|((end, amount), begin)| (end - begin, *amount))
     }
 
-    /// The cores of the nodes in rank order, as runs: of how many nodes, and the cores of each.
+    /// The cores of the nodes in rank order, as runs: a number of nodes, and the cores of each.
     pub fn core_runs(&self) -> Vec<(u32, u32)> {
         let mut runs: Vec<(u32, u32)> = Vec::new();
         for (count, amount) in self.amount_runs() {

@@ -1,11 +1,11 @@
 //! Task groups (job arrays): one submission of which many tasks run, each with an index of its own.
 //!
 //! The quorum numbers the tasks of a group from 0 without gaps, in the order of their indices: the
-//! number of a task is its *ordinal*. Sets of ordinals are kept as ranges, so what has run back to
-//! back costs one range whatever its size. Users write and read *indices*, which may have gaps.
+//! number of a task is its *ordinal*. Sets of ordinals are stored as ranges, so consecutive tasks
+//! cost one range, however many they are. Users write and read *indices*, which may have gaps.
 //!
-//! Tasks run in *lanes*: allocations like any other that the group gets, one or more. A lane leases
-//! tasks from the group, runs them one after another, and reports their ends.
+//! Tasks run in *lanes*: one or more ordinary allocations that the ledger creates for the group. A
+//! lane leases tasks from the group, runs them one after another, and reports their ends.
 
 use crate::ids::AllocationId;
 use crate::time::Timestamp;
@@ -20,28 +20,28 @@ use thiserror::Error;
 pub const TASKS_MAX: u32 = 1_000_000;
 /// Largest index of a task.
 pub const INDEX_MAX: u32 = i32::MAX as u32;
-/// How many separate runs of indices a submission may have: encoded, they take half of what a
-/// specification may have ([`crate::spec::SPEC_BYTES_MAX`]).
+/// How many separate runs of indices a submission may have: encoded, this many take half of
+/// [`crate::spec::SPEC_BYTES_MAX`].
 pub const RUNS_MAX: usize = 2000;
 /// How often a task that was lost with its node runs again.
 pub const TASK_RESTARTS_MAX: u32 = 3;
-/// What the walltime of a lane has beyond two walltimes of a task: time to get the first one.
+/// The walltime of a lane beyond two walltimes of a task: time to get the first task.
 pub const LANE_WALLTIME_MARGIN: Duration = Duration::from_secs(60);
 /// How many characters of a wrong text an error shows.
 const SHOWN_CHARS_MAX: usize = 40;
 
-/// The walltime of a lane whose tasks have this one. It begins another task only while a whole walltime
-/// of a task is left.
+/// The walltime of a lane whose tasks have the walltime `task`. The lane begins a task only while that
+/// much is left.
 pub fn lane_walltime(task: Duration) -> Duration {
     task.saturating_mul(2).saturating_add(LANE_WALLTIME_MARGIN)
 }
 
-/// The walltime of the tasks of a lane that has this one: see [`lane_walltime`].
+/// The walltime of the tasks of a lane with the walltime `lane`: see [`lane_walltime`].
 pub fn task_walltime(lane: Duration) -> Duration {
     lane.saturating_sub(LANE_WALLTIME_MARGIN) / 2
 }
 
-/// What a submission says of its tasks.
+/// The tasks of a submission.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskGroup {
     /// The indices.
@@ -49,7 +49,7 @@ pub struct TaskGroup {
     /// The most tasks that run at the same time, at least 1; `None`: as many as get nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrent_max: Option<u32>,
-    /// When more tasks than this have failed, those that wait are cancelled; `None`: none is.
+    /// When more tasks than this have failed, the waiting tasks are cancelled; `None`: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures_max: Option<u32>,
 }
@@ -61,7 +61,7 @@ pub struct IndexRun {
     pub first: u32,
     /// The last index.
     pub last: u32,
-    /// The distance between two of them, at least 1.
+    /// The distance between neighbours, at least 1.
     pub step: u32,
 }
 
@@ -126,8 +126,8 @@ fn shown(text: &str) -> String {
 }
 
 impl TaskIndices {
-    /// Of runs in any order, which may overlap. A run of a single index gets step 1, and two indices
-    /// that are not adjacent become two runs: so a text that was written is read as the same runs.
+    /// From runs in any order, which may overlap. A run of one index gets step 1, and two indices
+    /// that are not adjacent become two runs, so that the text of the result gives the same runs.
     ///
     /// # Errors
     /// [`NoSuchIndices`] if there are none, or too many.
@@ -157,7 +157,7 @@ impl TaskIndices {
         Ok(found)
     }
 
-    /// Of valid runs that ascend, however many.
+    /// From valid ascending runs, without a limit of their number.
     fn of_ascending(given: Vec<IndexRun>) -> Self {
         let (mut runs, mut firsts, mut count) = (Vec::with_capacity(given.len()), Vec::with_capacity(given.len()), 0);
         for run in given {
@@ -224,7 +224,7 @@ impl TaskIndices {
         self.runs.last().map_or(0, |run| run.last)
     }
 
-    /// The distance between all of them, if it is the same; otherwise 1.
+    /// The distance between neighbours, if it is the same everywhere; otherwise 1.
     pub fn step(&self) -> u32 {
         let within = self.runs.iter().filter(|run| run.last > run.first).map(|run| run.step);
         let between = self.runs.windows(2).map(|two| two[1].first - two[0].last);
@@ -251,7 +251,7 @@ impl TaskIndices {
         is_one.then(|| self.firsts[at] + (index - run.first) / run.step)
     }
 
-    /// The ordinals of those of these indices that are tasks.
+    /// The ordinals of the tasks that have one of these indices.
     pub fn ordinals_of(&self, indices: &TaskIndices) -> TaskSet {
         let mut found = TaskSet::default();
         for run in &indices.runs {
@@ -268,15 +268,15 @@ impl TaskIndices {
         found
     }
 
-    /// How many of them are smaller than `index`.
+    /// How many tasks have an index below `index`.
     fn count_below(&self, index: u32) -> u32 {
         let Some(at) = self.runs.partition_point(|run| run.first < index).checked_sub(1) else { return 0 };
         let run = self.runs[at];
         self.firsts[at] + if index > run.last { run.count() } else { (index - run.first).div_ceil(run.step) }
     }
 
-    /// The ordinals among `others` of the tasks with the same indices as these ordinals here. Costs the
-    /// number of ranges if all indices are the same, or have no steps; otherwise that of the tasks.
+    /// The ordinals in `others` of the tasks whose indices are those of `ordinals` here. Costs the
+    /// number of ranges if both have the same indices, or no steps; otherwise the number of tasks.
     pub fn corresponding_in(&self, others: &TaskIndices, ordinals: &TaskSet) -> TaskSet {
         if self == others {
             return ordinals.clone();
@@ -284,7 +284,7 @@ impl TaskIndices {
         self.indices_of(ordinals).map_or_else(TaskSet::default, |indices| others.ordinals_of(&indices))
     }
 
-    /// The indices of these ordinals, however many runs they are; `None`: there are none.
+    /// The indices of these ordinals, in any number of runs; `None`: there are none.
     pub fn indices_of(&self, ordinals: &TaskSet) -> Option<TaskIndices> {
         let mut runs: Vec<IndexRun> = Vec::new();
         for range in ordinals.ranges() {
@@ -303,7 +303,7 @@ impl TaskIndices {
     }
 }
 
-/// The runs of all indices in these, each once, ascending. Refused if they are too many.
+/// All indices of these runs, each once, as ascending runs. Fails if there are too many runs.
 fn compressed(runs: &[IndexRun]) -> Result<Vec<IndexRun>, NoSuchIndices> {
     let mut all: Vec<u32> = runs.iter().flat_map(|run| (run.first..=run.last).step_by(run.step as usize)).collect();
     all.sort_unstable();
@@ -313,7 +313,7 @@ fn compressed(runs: &[IndexRun]) -> Result<Vec<IndexRun>, NoSuchIndices> {
         match found.last_mut() {
             Some(run) if run.first == run.last => (run.last, run.step) = (index, index - run.first),
             Some(run) if index - run.last == run.step => run.last = index,
-            // Of two that nothing follows at their distance, the second may begin a longer run.
+            // No third index follows at the distance of these two: the second may begin a longer run.
             Some(run) if run.count() == 2 && run.step > 1 => {
                 let first = run.last;
                 *run = IndexRun::single(run.first);
@@ -439,7 +439,7 @@ impl TaskSet {
         self.0.insert(first, last);
     }
 
-    /// Takes a range away.
+    /// Removes a range.
     pub fn remove(&mut self, range: RangeInclusive<u32>) {
         let (first, last) = range.into_inner();
         if last < first {
@@ -461,12 +461,12 @@ impl TaskSet {
         other.ranges().for_each(|range| self.insert(range));
     }
 
-    /// Takes all of another set away.
+    /// Removes all of another set.
     pub fn remove_all(&mut self, other: &Self) {
         other.ranges().for_each(|range| self.remove(range));
     }
 
-    /// Those that are in both. Costs the number of ranges of the other one, and of the result.
+    /// The ordinals in both sets. Costs the number of ranges of the other one, and of the result.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let mut both = Self::default();
@@ -480,7 +480,7 @@ impl TaskSet {
         both
     }
 
-    /// Takes the first `count` ordinals, or all, out of it.
+    /// Removes and returns the first `count` ordinals, or all.
     #[must_use]
     pub fn take_first(&mut self, count: u32) -> Self {
         let mut taken = Self::default();
@@ -509,7 +509,7 @@ impl FromIterator<u32> for TaskSet {
     }
 }
 
-/// A set that came from elsewhere. What is no ordinal of any group is left out.
+/// From ranges of unknown origin. Numbers that are no ordinal of any group are left out.
 impl From<Vec<(u32, u32)>> for TaskSet {
     fn from(ranges: Vec<(u32, u32)>) -> Self {
         let mut set = Self::default();
@@ -531,7 +531,7 @@ pub struct LaneOf {
     pub group: AllocationId,
     /// The lane's number in it, from 0.
     pub number: u32,
-    /// Since when the group has its place in the queue, which is that of its lanes.
+    /// Since when the group has its place in the queue, which its lanes share.
     pub queued_at: Timestamp,
     /// How many times tasks that this lane holds were cancelled one by one. If this grows, the lane
     /// asks the quorum what it may still run.
@@ -550,7 +550,7 @@ pub enum TaskOutcome {
     Lost,
     /// It was cancelled, or its group was.
     Cancelled,
-    /// The task of the same index of another group did not succeed, and this one waited for that.
+    /// It waited for the task with its index in another group, which did not succeed.
     Unmet,
 }
 
@@ -560,7 +560,7 @@ impl TaskOutcome {
         self == Self::Exited(0)
     }
 
-    /// Whether it counts as failed. A cancelled one does not, nor one that never began.
+    /// Whether it counts as failed. A cancelled task does not, nor does one that never began.
     pub fn is_failure(self) -> bool {
         match self {
             Self::Exited(code) => code != 0,
@@ -599,15 +599,15 @@ pub struct LaneReport {
     pub ended: Vec<EndedTasks>,
     /// How long the latest tasks took here on average, in microseconds; 0: none has ended yet.
     pub mean_us: u64,
-    /// What it returns before it has begun it, because the task that runs takes long. With this it asks
-    /// for no other task.
+    /// Tasks that it returns before it has begun them, because the running task takes long. With this
+    /// the lane asks for no other task.
     pub returned: Option<LaneReturn>,
 }
 
-/// Tasks that a lane returns: it has begun none of them, and begins none.
+/// Tasks that a lane returns. It has not begun them, and will not.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaneReturn {
-    /// [`LaneWork::returns`] of the lane's latest answer: so a repetition that arrives late is ignored.
+    /// [`LaneWork::returns`] of the latest answer to the lane, so that a late repetition is ignored.
     pub number: u32,
     /// Which.
     pub tasks: TaskSet,
@@ -616,9 +616,8 @@ pub struct LaneReturn {
 /// What a lane may run: the answer to its report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaneWork {
-    /// All tasks that the lane holds and that have not been reported as ended, to be run in
-    /// ascending order. One that it held before and that is no longer here was cancelled, or was
-    /// returned.
+    /// All tasks that the lane holds and has not reported as ended; it runs them in ascending
+    /// order. An unended task that is no longer here was cancelled or returned.
     pub leased: TaskSet,
     /// No further task will come: when those leased have ended and were reported, the lane ends.
     pub is_last: bool,

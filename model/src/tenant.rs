@@ -1,5 +1,5 @@
-//! Tenants: the accounts for work, how much of the cluster each may use at a time, and how much is
-//! meant for it over time.
+//! Tenants: the accounts for work, how much of the cluster each may use at a time, and which share
+//! of it each should get over time.
 
 use crate::budget::Budget;
 use crate::ids::Revision;
@@ -21,7 +21,7 @@ pub const BUDGET_HOURS_MAX: u64 = u64::MAX / HOUR_MS;
 ///
 /// The quotas are hard: the quorum refuses a command that would exceed them, in the same commit that
 /// counts usage. Shares and budgets are soft: the scheduler orders work by them, and refuses none.
-/// They are integers, because every member must have the same.
+/// All are integers, so that every member computes the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tenant {
     /// The name used in specifications.
@@ -46,10 +46,10 @@ pub struct Tenant {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_hours_budget: Option<u64>,
     /// The highest preemption class that its work may have. `None`: any, but a class above the usual
-    /// one gets ahead of nobody in a queue.
+    /// one counts as the usual one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class_max: Option<u8>,
-    /// When it was created. Work under its name that had ended by then is that of a former tenant, or of
+    /// When it was created. Work under its name that had ended by then belongs to a former tenant, or to
     /// none: it does not concern the admins of this one.
     #[serde(default)]
     pub since: Timestamp,
@@ -114,8 +114,8 @@ impl fmt::Display for Excess {
 }
 
 impl Tenant {
-    /// How much of its budget this is, in percent, rounded down. With two budgets the one of which
-    /// more is used decides. `None`: it has no budget.
+    /// How much of its budget this is, in percent, rounded down. Of two budgets, the one with the
+    /// higher percentage decides. `None`: it has no budget.
     pub fn budget_percent(&self, used: Used) -> Option<u64> {
         Budget::ALL.into_iter().filter_map(|budget| self.percent_of_budget(budget, used)).max()
     }
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_budget_of_which_more_is_used_decides() {
+    fn the_budget_with_the_higher_percentage_decides() {
         let percent = |gpu_hours_budget, node_hours_budget| {
             let tenant = Tenant { gpu_hours_budget, node_hours_budget, ..physics(None, None) };
             tenant.budget_percent(Used { node_ms: 5 * HOUR_MS, gpu_ms: 9 * HOUR_MS })
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_is_told_in_the_documents_words() {
+    fn an_exceeded_quota_is_described_in_the_documents_words() {
         let excess_text = |tenant: &Tenant, demand| tenant.excess(demand).map(|e| e.to_string());
         let demand = Demand { nodes: 195, more_nodes: 10, allocations: 7 };
         let want = "tenant \"physics\" would exceed max_nodes quota (current: 195, requested: 10, limit: 200)";

@@ -16,7 +16,7 @@ pub const AHEAD_MS_MAX: u64 = 365 * 86_400_000;
 pub const NICE_MAX: i32 = 10_000;
 /// Largest size of a comment, in bytes.
 pub const COMMENT_BYTES_MAX: usize = 1024;
-/// How much waiting one unit of `nice` is, in milliseconds.
+/// How much waiting one unit of `nice` equals, in milliseconds.
 pub const NICE_UNIT_MS: i64 = 60_000;
 
 /// Bounds in time that a submission sets. Times are those of the leader's clock.

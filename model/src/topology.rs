@@ -261,8 +261,7 @@ impl GpuTopology {
     }
 }
 
-/// The parts of a node assigned to one allocation. The node decides about it, and nothing is
-/// assigned twice.
+/// The parts of a node assigned to one allocation. The node assigns them, and none of them twice.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assignment {
     /// Logical processors.

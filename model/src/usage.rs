@@ -1,4 +1,4 @@
-//! The use of nodes over time, in daily buckets: what budgets and fair shares are computed from.
+//! The use of nodes over time, in daily buckets, from which budgets and fair shares are computed.
 //!
 //! ```text
 //!   an attempt runs from `started_at` to its end ──NodeUse──▶ node-ms and GPU-ms ──▶ a bucket for each day (UTC)

@@ -54,8 +54,8 @@ pub struct VCluster {
 pub enum SchedulerKind {
     /// First come first served.
     InteractiveFifo,
-    /// By class and score; the first that wait have reservations, and others may begin before them
-    /// if that delays none of these. The score has the weights for batch work.
+    /// By class and score; the first in the queue have reservations, and others may begin before
+    /// them if that delays none of them. The score has the weights for batch work.
     HpcBackfill,
     /// The same with the weights for training: topology and conformance before the time of waiting.
     MlTraining,
@@ -132,12 +132,12 @@ impl VCluster {
     }
 
     /// Whether work of the vCluster `named` may use a node. Only the node's vCluster counts, not
-    /// what is free.
+    /// whether the node is free.
     pub fn may_use(named: Option<&Self>, node: &Node) -> bool {
         node.home == named.filter(|v| v.nodes > 0).map_or("", |v| &v.name)
     }
 
-    /// Whether a node of another vCluster is lent to work that has been requeued so often: its vCluster
+    /// Whether a node of another vCluster is lent to work with this requeue count: the work's vCluster
     /// borrows, the node's lends for long enough, and the work gives the node back and continues later.
     /// `record` has the record of a vCluster, if it has one.
     pub fn lends<'v>(record: impl Fn(&str) -> Option<&'v Self>, node: &Node, spec: &AllocationSpec, requeue_count: u32) -> bool {
@@ -151,7 +151,7 @@ impl VCluster {
             && spec.never_gives_back(requeue_count).is_none()
     }
 
-    /// Why such work may not use a node; `None`: it may.
+    /// Why work of the vCluster `named` may not use a node; `None`: it may.
     pub fn keeps_off(named: Option<&Self>, node: &Node) -> Option<String> {
         let queue = Self::queue(named);
         match node.home.as_str() {

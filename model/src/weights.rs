@@ -10,7 +10,7 @@ use thiserror::Error;
 pub const WEIGHT_MAX: u32 = 1000;
 const MILLIONTHS: u32 = 1_000_000;
 
-/// What a score is made of: f₁ to f₉ of the documents ("Scheduling algorithm").
+/// The factors of a score: f₁ to f₉ of the documents ("Scheduling algorithm").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Factor {
     Priority,

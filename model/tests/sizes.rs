@@ -68,7 +68,7 @@ fn own_lines(text: &str) -> usize {
 }
 
 #[test]
-fn what_is_for_tests_alone_does_not_count() {
+fn lines_for_tests_alone_do_not_count() {
     let text = "use std::fs;\n\nfn shipped() {\n}\n\n#[cfg(test)]\nmod helper;\n#[cfg(test)]\nmod tests {\n    fn f() {\n    }\n}\n";
     assert_eq!(own_lines(text), 5);
 }

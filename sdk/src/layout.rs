@@ -9,7 +9,7 @@
 //! | 8 | u32 [`VERSION`]: another number is another layout | agent |
 //! | 12 | u32 [`BYTES`] | agent |
 //! | 64 | u32 futex word: the number of the present request, 0 before the first | agent |
-//! | 68 | u32 the number of the request that has the next two values, 0 if it was withdrawn | agent |
+//! | 68 | u32 the number of the request to which the next two values belong, 0 if it was withdrawn | agent |
 //! | 72 | u64 its deadline, milliseconds since 1970 | agent |
 //! | 80 | its token, ended by a zero: save into `$LATTICE_CHECKPOINT_DIR/<token>/` | agent |
 //! | 1024 | u32 the number of the request that was answered last: written after the whole answer | application |

@@ -100,7 +100,7 @@ impl Listener {
         if number == 0 || number == self.page.load(AT_ANSWERED) {
             return None;
         }
-        // The numbers differ while the agent writes the next request: it is found a moment later.
+        // The numbers differ while the agent writes the next request: a later check finds it.
         let of = self.page.load(AT_OF_REQUEST);
         let deadline_ms = self.page.load_long(AT_DEADLINE);
         let token = self.page.text(AT_TOKEN, TOKEN_BYTES);

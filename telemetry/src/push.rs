@@ -53,7 +53,7 @@ pub struct Store {
     authorization: Option<HeaderValue>,
 }
 
-/// An endpoint that cannot be used. It is not repeated: it may contain a secret.
+/// An endpoint that cannot be used. The message does not repeat it: it may contain a secret.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum EndpointError {
     #[error("telemetry.tsdb_endpoint: it is not an http:// or https:// address, such as http://victoriametrics:8428")]

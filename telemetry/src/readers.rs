@@ -174,7 +174,7 @@ mod tests {
     const PSI: &str = "some avg10=0.00 avg60=0.00 avg300=0.00 total=2000000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=1000000\n";
 
     #[test]
-    fn each_version_says_what_it_has_and_procfs_the_rest() {
+    fn each_version_gives_its_values_and_procfs_the_rest() {
         let tree = Tree::new("both");
         let me = std::process::id();
         tree.put("v2/cpu.stat", "usage_usec 3000000\nuser_usec 2000000\nsystem_usec 1000000\n");
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_yet_is_read_once_it_is() {
+    fn missing_files_are_read_once_they_exist() {
         let tree = Tree::new("later");
         let mut meter = Meter::new(CgroupPaths { v2: Some(tree.0.join("work")), v1: Vec::new() }, None);
         let mut text = Text::default();
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_a_pass_bounds_the_processes_that_are_read() {
+    fn the_rest_of_a_pass_bounds_the_processes_that_are_read() {
         let tree = Tree::new("left");
         tree.put("work/cgroup.procs", &format!("{}\n", std::process::id()));
         let mut meter = Meter::new(CgroupPaths { v2: Some(tree.0.join("work")), v1: Vec::new() }, None);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn while_nothing_runs_what_changes_by_itself_is_read_and_what_work_alone_changes_stands() {
+    fn of_idle_work_only_values_that_change_by_themselves_are_read() {
         let tree = Tree::new("rests");
         let waited = |us: u64| tree.put("work/io.pressure", &format!("some total={us}\nfull total={us}\n"));
         // The same number for all values, except the signs.

@@ -205,7 +205,7 @@ pub enum Source {
     SockDiag,
     /// The processors' energy meters, counted entirely for the work.
     Rapl,
-    /// A share of these by processor time: an estimate.
+    /// A share of the processors' energy by processor time: an estimate.
     RaplShare,
     /// The drivers of the GPUs that the work has.
     Gpu,
@@ -333,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_to_say_a_number_is_believed_and_every_measure_has_its_metric() {
+    fn the_first_source_of_a_value_counts_and_every_measure_has_its_metric() {
         let mut usage = Usage::default();
         usage.offer(Measure::Memory, None, Source::CgroupV2);
         usage.offer(Measure::Memory, Some(5.0), Source::CgroupV1);

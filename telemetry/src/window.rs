@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 /// The window length of mode prod, from the requirement.
 pub const PROD_MS: u64 = 30_000;
-/// Values of one window used for percentiles; beyond that only the first ones. Count, mean and max use all.
+/// Percentiles use at most this many values of a window, the first ones. Count, mean and max use all.
 pub const VALUES_MAX: usize = 1024;
 
 /// One complete window.
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_number_is_ignored_and_too_many_are_counted_all_the_same() {
+    fn nan_is_ignored_and_values_beyond_the_limit_are_counted() {
         let mut window = Window::new(PROD_MS);
         assert_eq!((window.push(0, f64::NAN), window.push(0, f64::INFINITY), window.so_far()), (None, None, None));
         for n in 0..VALUES_MAX + 10 {

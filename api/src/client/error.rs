@@ -69,7 +69,7 @@ pub enum ConnectError {
         /// The timeout, in seconds.
         seconds: u64,
     },
-    /// Nobody whom this machine trusts has issued the server's certificate.
+    /// No authority that this machine trusts has issued the server's certificate.
     #[error(
         "the certificate of {endpoint} is not trusted\n\
          hint: name the file with the cluster's authority: `ca` in ~/.config/lattice/config.yaml, or LATTICE_CA"

@@ -104,10 +104,10 @@ impl Connector {
     /// Opens a connection within [`CONNECT_TIMEOUT`].
     pub(super) async fn connect(&self) -> Result<TlsStream<TcpStream>, ConnectError> {
         let late = |_| ConnectError::Timeout { endpoint: self.endpoint.clone(), seconds: CONNECT_TIMEOUT.as_secs() };
-        timeout(CONNECT_TIMEOUT, self.connect_at_leisure()).await.map_err(late)?
+        timeout(CONNECT_TIMEOUT, self.connect_without_timeout()).await.map_err(late)?
     }
 
-    async fn connect_at_leisure(&self) -> Result<TlsStream<TcpStream>, ConnectError> {
+    async fn connect_without_timeout(&self) -> Result<TlsStream<TcpStream>, ConnectError> {
         let stream = self.connect_tcp().await?;
         self.tls.connect(self.name.clone(), stream).await.map_err(|source| handshake_error(self.endpoint.clone(), source))
     }

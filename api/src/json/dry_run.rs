@@ -160,7 +160,7 @@ impl From<&v1::AllocationSpec> for DryRunJson {
 }
 
 impl DryRunJson {
-    /// With what the agent expects of its start.
+    /// With the start that the agent expects.
     #[must_use]
     pub fn expected(self, expected: Option<&v1::ExpectedStart>) -> Self {
         let Some(v1::ExpectedStart { start_ms, nodes, .. }) = expected else { return self };

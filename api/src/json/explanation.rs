@@ -95,7 +95,7 @@ pub struct JudgementTermJson {
 }
 
 impl ExplanationJson {
-    /// An answer; `task`: the task that was asked for, if it was one.
+    /// An answer; `task`: the requested task, if one was requested.
     pub fn of(explained: &v1::ExplainResponse, task: Option<TaskJson>) -> Self {
         let reason = |n: &v1::explain_response::NodeReason| NodeReasonJson { node: n.node.clone(), reason: n.reason.clone() };
         Self {

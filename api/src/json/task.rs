@@ -116,7 +116,7 @@ pub struct LaneJson {
 }
 
 impl TaskJson {
-    /// The task with this index of this group. `known`: what an agent answered about it alone.
+    /// The task with this index of this group. `known`: an agent's answer about this task.
     pub fn of(group: &str, index: u32, known: &v1::TaskRange) -> Self {
         Self {
             id: group.to_owned(),

@@ -62,8 +62,8 @@ impl From<&v1::TenantMember> for TenantMemberJson {
 }
 
 impl TenantMemberJson {
-    /// The answer to a request that it become a member. Whether the tenant is its default is known only if that was asked
-    /// for: a default that was there stays.
+    /// The answer to a request to add a member. Whether the tenant is its default is known only if that was requested: an
+    /// earlier default stays.
     pub fn added(member: &v1::TenantMember) -> Self {
         Self { default: member.is_default.then_some(true), ..Self::from(member) }
     }

@@ -1,9 +1,9 @@
 //! Decodes MessagePack with field names, as [`super::to_bytes`] writes it.
 //!
-//! rmp-serde's own decoder ignores what a type expects: for each of a thousand types the compiler made
-//! the code for all kinds of values, which was more than half of the code of the crates that decode
-//! messages. This one reads the kind that is expected, by rmp's markers, from any reader through one
-//! type, so that a type's code is made once.
+//! rmp-serde's own decoder ignores which kind of value a type expects: for each of a thousand types
+//! the compiler generated code for all kinds, more than half of the code of the crates that decode
+//! messages. This decoder reads the expected kind, by rmp's markers, from a `dyn Read`, so that a
+//! type's code is generated once.
 
 use rmp::Marker;
 use serde::de::{
@@ -37,7 +37,7 @@ pub enum DecodeError {
         /// How many.
         left: u32,
     },
-    /// Values within values, deeper than any of ours.
+    /// Values are nested deeper than any of ours.
     #[error("values are nested too deeply")]
     Depth,
     /// A text is not UTF-8.
@@ -63,7 +63,7 @@ enum Number {
 /// Reads one value after the other.
 pub struct Decoder<'r> {
     input: &'r mut dyn Read,
-    /// A marker that was read, and whose value was not.
+    /// A marker that was read without its value.
     peeked: Option<Marker>,
     /// How many more levels of values may be nested.
     depth: usize,
@@ -195,13 +195,13 @@ impl<'r> Decoder<'r> {
         Ok(())
     }
 
-    /// After a list or map, of which so many elements were not read.
+    /// Ends a list or map with this many unread elements.
     fn leave(&mut self, left: u32) -> Result<(), DecodeError> {
         self.depth += 1;
         if left == 0 { Ok(()) } else { Err(DecodeError::Length { left }) }
     }
 
-    /// Passes over one value.
+    /// Skips one value.
     fn skip(&mut self) -> Result<(), DecodeError> {
         let marker = self.marker()?;
         let values = match marker {
@@ -541,13 +541,13 @@ mod tests {
         fn every_value_is_decoded_as_it_was_encoded(value in everything()) {
             let bytes = to_bytes(&value).unwrap();
             prop_assert_eq!(&from_bytes::<Everything>(&bytes).unwrap(), &value);
-            // An unknown field is passed over, whatever it holds.
+            // An unknown field is skipped, whatever it holds.
             #[derive(Deserialize)]
             struct Number { number: i32 }
             prop_assert_eq!(from_bytes::<Number>(&bytes).unwrap().number, value.number);
         }
 
-        /// What is accepted is accepted by rmp-serde too, with the same value.
+        /// rmp-serde accepts all accepted bytes too, with the same value.
         #[test]
         fn damaged_bytes_give_no_other_value_than_rmp_serde_gives(value in shapes(), place in any::<prop::sample::Index>(), byte in any::<u8>()) {
             let mut bytes = to_bytes(&value).unwrap();
@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_the_type_is_refused_in_words() {
+    fn values_that_do_not_fit_the_type_are_refused_in_words() {
         assert_eq!(refusal::<u8>(&[0xcd, 1, 0]), "a message cannot be decoded: invalid value: integer `256`, expected u8");
         assert_eq!(refusal::<String>(&[0xc3]), "a message cannot be decoded: True where a text was expected");
         assert_eq!(refusal::<(u8, u8)>(&[0x93, 1, 2, 3]), "a message cannot be decoded: a list or map of 1 elements too many");

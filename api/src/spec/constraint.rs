@@ -13,7 +13,7 @@ const GB: u64 = 1 << 30;
 const SAME_NUMA: &str = "prefer_same_numa";
 /// Another name for `memory_policy=local`.
 const LOCAL_MEMORY: &str = "prefer_local_memory";
-/// The name of the memory policy that it is short for.
+/// The name of the memory policy that [`LOCAL_MEMORY`] stands for.
 const LOCAL_POLICY: &str = "local";
 /// The work may use memory behind CXL.
 const CXL_MEMORY: &str = "allow_cxl_memory";
@@ -106,7 +106,7 @@ fn is_on(key: &str, value: &str) -> Result<bool, SpecError> {
     }
 }
 
-/// The policy of `memory_policy`, or that which `prefer_local_memory` is short for.
+/// The policy of `memory_policy`, or the one that `prefer_local_memory` stands for.
 fn asked_policy(memory_policy: String, prefers_local: bool) -> Result<Option<AskedPolicy>, SpecError> {
     match (memory_policy.as_str(), prefers_local) {
         ("", false) => Ok(None),

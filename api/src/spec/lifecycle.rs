@@ -74,7 +74,7 @@ pub(super) fn from_model(spec: &AllocationSpec) -> v1::Lifecycle {
     }
 }
 
-/// The same of a service that does not scale; other work is not changed.
+/// The lifecycle of the same service without scaling; other work is not changed.
 pub(crate) fn without_scaling(lifecycle: v1::Lifecycle) -> v1::Lifecycle {
     if lifecycle.scaling.is_none() {
         return lifecycle;

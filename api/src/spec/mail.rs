@@ -5,7 +5,7 @@ use lattice_model::mail::NoSuchMailEvent;
 use lattice_model::{Mail, SpecError};
 use std::collections::BTreeSet;
 
-/// A message without events is refused by the model: whom, but of what?
+/// The model refuses a message without events.
 pub(super) fn to_model(mail: Option<&v1::Mail>) -> Result<Option<Box<Mail>>, SpecError> {
     let Some(v1::Mail { events, user }) = mail else { return Ok(None) };
     let unknown = |error: NoSuchMailEvent| SpecError::Invalid { field: "mail-type", why: error.to_string() };

@@ -22,7 +22,7 @@ pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<Option
     Ok((resources.shared || asked != Resources::default()).then_some(asked))
 }
 
-/// Of what the memory was given.
+/// What the memory was given for.
 pub(super) fn memory_unit_to_model(resources: Option<&v1::ResourceRequest>) -> Result<MemoryUnit, SpecError> {
     let name = resources.map_or("", |resources| resources.memory_unit.as_str());
     match MemoryUnit::NAMES.iter().find(|(known, _)| *known == name) {

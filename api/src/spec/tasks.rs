@@ -44,7 +44,7 @@ pub(super) fn from_model(group: &TaskGroup) -> v1::TaskGroup {
 /// # Errors
 /// There are none, too many, or a run is malformed.
 pub fn task_indices(runs: &[v1::IndexRun]) -> Result<TaskIndices, NoSuchIndices> {
-    // 0: 1.
+    // 0 means 1.
     TaskIndices::new(runs.iter().map(|run| IndexRun { first: run.first, last: run.last, step: run.step.max(1) }))
 }
 

@@ -1,4 +1,4 @@
-//! Projects of tenants: which of them work may name, and whose.
+//! Projects of tenants: which projects work may name, and whose work may name them.
 
 use super::{Subject, SubjectName};
 use serde::{Deserialize, Serialize};
@@ -17,9 +17,9 @@ pub struct ProjectChange {
 /// What happens to a project.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProjectStep {
-    /// It is registered, or stays so. From its tenant's first project on, work of the tenant names registered ones alone.
+    /// It becomes or stays registered. From its tenant's first project on, work of the tenant names only registered ones.
     Create,
-    /// It is not registered any more.
+    /// It is no longer registered.
     Delete,
     /// An account becomes its member, or stays one.
     Add {
@@ -38,7 +38,7 @@ pub enum ProjectStep {
 pub struct Project {
     /// Its name.
     pub name: String,
-    /// Whether it takes work from its members alone: from its first member on.
+    /// Whether only its members' work may name it: so from its first member on.
     pub is_closed: bool,
     /// Its members, by name.
     pub members: Vec<Subject>,

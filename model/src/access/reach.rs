@@ -1,6 +1,6 @@
-//! How far a role may go, and how a caller stands to an object.
+//! How far a role reaches, and the relation of a caller to an object.
 
-/// How a caller stands to an object.
+/// The relation of a caller to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Relation {
     /// It owns the object.
@@ -25,12 +25,12 @@ pub enum Reach {
     Own,
     /// To its own, and to those of the tenants of which it is an admin.
     OwnTenant,
-    /// To all; also the reach of a method that is about no object of anybody.
+    /// To all; also the reach of a method that concerns nobody's object.
     Everything,
 }
 
 impl Reach {
-    /// Whether an object to which the caller stands so is within this reach.
+    /// Whether an object of this relation is within this reach.
     pub fn covers(self, relation: Relation) -> bool {
         match relation {
             Relation::Own => self >= Self::Own,

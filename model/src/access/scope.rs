@@ -1,4 +1,4 @@
-//! Scopes: how much of what an account may do a token opens.
+//! Scopes: which part of an account's rights a token gives.
 
 use super::{Reach, Rule};
 use serde::{Deserialize, Serialize};
@@ -58,12 +58,12 @@ impl Scopes {
         Self(Scope::ALL.into())
     }
 
-    /// Those of a program that works as its account: roles do not count.
+    /// The scopes of a program that works as its account: roles do not count.
     pub fn work() -> Self {
         Self([Scope::Read, Scope::Work].into())
     }
 
-    /// Whether a method with this row may be called at all; what the account may do is checked besides.
+    /// Whether a method with this row may be called at all; the account's rights are checked as well.
     pub fn allow(&self, rule: &Rule) -> bool {
         self.0.iter().any(|scope| scope.allows(rule))
     }

@@ -17,7 +17,7 @@ pub struct Rule {
     pub system_admin: Reach,
     /// For root of a machine whose agents vouch for users.
     pub root: Reach,
-    /// Whether the method changes anything: a refused call is then on record.
+    /// Whether the method changes anything: a refused call is then audited.
     pub changes: bool,
 }
 
@@ -51,7 +51,7 @@ macro_rules! table {
     (@changes reads) => { false };
 }
 
-// Sorted by name. A list that everybody may ask for shows each caller what it may see.
+// Sorted by name. A list that everybody may request shows each caller only what it may see.
 table! {
     // method                                user tenant-admin operator system-admin root
     "AccountingService/Export":              no tenant all all no reads;

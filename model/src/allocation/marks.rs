@@ -7,8 +7,8 @@ use crate::mail::MailEvent;
 use crate::time::Timestamp;
 
 impl Allocation {
-    /// From when on it could not end by its deadline any more; `None`: never, or it does not wait. That of a task group
-    /// whose tasks have begun is its deadline, and its lanes end with it.
+    /// From when on it can no longer end by its deadline; `None`: never, or it does not wait. For a task group whose
+    /// tasks have begun, this is the deadline itself, and its lanes end with it.
     pub fn deadline_missed_at(&self) -> Option<Timestamp> {
         let is_part = self.lane.is_some() || self.replica.is_some();
         let has_begun = self.is_task_group() && self.started_at.is_some();
@@ -17,7 +17,7 @@ impl Allocation {
         Some(Timestamp(latest.0.saturating_add(1)))
     }
 
-    /// When the next part of its walltime is over of which its user wants mail, and which that is.
+    /// The next part of its walltime about which its user wants mail: when it is over, and its event.
     pub fn next_mail_mark(&self) -> Option<(Timestamp, MailEvent)> {
         if self.state != AllocationState::Running || !self.has_mail() {
             return None;

@@ -79,7 +79,7 @@ fn what_is_wrong_is_named_with_its_place() {
 }
 
 #[test]
-fn what_is_multiplied_out_is_as_long_as_an_expression_may_be() {
+fn a_multiplied_out_expression_may_be_as_long_as_a_written_one() {
     let of = |each: &str, count: usize| (0..count).map(|n| format!("{each}{n}")).collect::<Vec<_>>();
     // 32 alternatives, each with 20 features: more than 4096 bytes.
     let long = format!("({})&{}", of("f", 32).join("|"), of("longfeature", 20).join("&"));

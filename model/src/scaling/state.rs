@@ -1,16 +1,16 @@
-//! What the ledger knows of a scaled service.
+//! The ledger's state of a scaled service.
 
 use super::amount::Amount;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How often in a row a metric is not there before that is an alert.
+/// How many missing values of a metric in a row are an alert.
 pub const MISSING_ALERT: u32 = 3;
-/// How often the number of replicas goes up and down in turn before that is an alert.
+/// How many alternate rises and falls of the number of replicas are an alert.
 pub const ALTERNATIONS_ALERT: u32 = 5;
 
-/// What the ledger knows of a scaled service.
+/// The ledger's state of a scaled service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScalingState {
     /// How many replicas there should be.
@@ -23,13 +23,13 @@ pub struct ScalingState {
     pub serving: u32,
     /// How many were asked to leave, or have ended and may still have processes.
     pub leaving: u32,
-    /// What the loop found last; `None`: it has not looked yet.
+    /// The latest reading; `None`: the loop has not looked yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reading: Option<Reading>,
     /// The last change of `wanted`; `None`: there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<ScaleChange>,
-    /// How many changes in a row that the loop made went in turn up and down.
+    /// How many changes by the loop in a row went up and down alternately.
     #[serde(default)]
     pub alternations: u32,
     /// How many replicas in a row have ended by themselves soon after they had begun.
@@ -54,7 +54,7 @@ pub struct ScaleChange {
     pub value: Option<Amount>,
 }
 
-/// Where the metric is.
+/// Where the metric is, relative to its bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Look {
     /// Above the target.
@@ -67,11 +67,11 @@ pub enum Look {
     Missing,
 }
 
-/// What the loop found, for as long as that does not change.
+/// The latest finding of the loop that differed from the one before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reading {
-    /// Where the metric is. While it has had no value fewer than [`MISSING_ALERT`] times in a row: where it
-    /// was before, if it was anywhere.
+    /// Where the metric is. While it has lacked a value fewer than [`MISSING_ALERT`] times in a row: where
+    /// it was before, if it had a value then.
     pub look: Look,
     /// Since when, without a change of the number of replicas.
     pub since: Timestamp,

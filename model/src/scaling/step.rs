@@ -8,10 +8,10 @@
 //! ```
 //!
 //! After a change nothing happens for the cooldown, and the windows begin anew. They also begin anew
-//! when nobody has looked for some time ([`resume`]). Nothing is added while a replica that was added
-//! before does not run yet: the metric does not show it. A value that goes back across a bound by less
-//! than a twentieth of it counts as still beyond it, but only a value beyond the bound leads to a step.
-//! The ledger checks each step again, by its own clock.
+//! after a time without looks ([`resume`]). No replica is added while an earlier one does not run yet:
+//! the metric does not show its effect. A value that returns across a bound by less than a twentieth of
+//! it still counts as beyond it, but only a value beyond the bound leads to a step. The ledger checks
+//! each step again, by its own clock.
 
 use super::amount::Amount;
 use super::policy::{ScalePolicy, Scaling};
@@ -20,20 +20,20 @@ use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// What the loop asks the ledger for.
+/// A request of the loop to the ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Step {
-    /// To note that the metric is somewhere else than it was.
+    /// Record that the metric's side, or its number of missing values, has changed.
     Note {
         /// The metric's value, or why it has none.
         found: Result<Amount, String>,
     },
-    /// The same after a gap in which nobody looked: the windows begin anew.
+    /// The same after a gap without looks: the windows begin anew.
     Restart {
         /// The metric's value, or why it has none.
         found: Result<Amount, String>,
     },
-    /// To want this number of replicas from now on.
+    /// Want this number of replicas from now on.
     Want {
         /// The number, one more or one less than is wanted.
         replicas: u32,
@@ -42,14 +42,14 @@ pub enum Step {
     },
 }
 
-/// Why nothing changes although the metric asks for it.
+/// Why the number of replicas does not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// The metric asks for no change.
     Fits,
     /// The metric has no value.
     Missing,
-    /// It has not been there for long enough: this many milliseconds are left.
+    /// The metric has not been beyond its bound for long enough: this many milliseconds are left.
     Window(u64),
     /// The last change is too recent: this many milliseconds are left.
     Cooldown(u64),
@@ -61,7 +61,7 @@ pub enum Wait {
     NotYet,
 }
 
-/// The ledger does not take a step.
+/// Why the ledger refuses a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Refused {
     /// The service does not scale by itself.
@@ -78,12 +78,12 @@ pub enum Refused {
     NotAsked,
 }
 
-/// A value that was above the target is no longer above it below this part of the target.
+/// A value that was above the target counts as above it down to this part of the target.
 const LEAVES_ABOVE: Amount = Amount(950_000);
-/// A value that was below the floor is no longer below it above this multiple of the floor.
+/// A value that was below the floor counts as below it up to this multiple of the floor.
 const LEAVES_BELOW: Amount = Amount(1_050_000);
 
-/// Where a value is by itself.
+/// The side of a value, whatever the metric was before.
 fn side(policy: &ScalePolicy, value: Amount) -> Look {
     if value > policy.target {
         Look::Above
@@ -94,8 +94,8 @@ fn side(policy: &ScalePolicy, value: Amount) -> Look {
     }
 }
 
-/// Where a value is, after the metric was at `earlier`: values that go to and fro across a bound are
-/// beyond it all the time.
+/// The side of a value, after the metric was at `earlier`: a value that goes to and fro across a
+/// bound stays beyond it.
 fn look(policy: &ScalePolicy, earlier: Option<Look>, value: Amount) -> Look {
     match (side(policy, value), earlier) {
         (Look::Within, Some(Look::Above)) if value >= policy.target.times(LEAVES_ABOVE) => Look::Above,
@@ -115,7 +115,7 @@ impl Reading {
             }
             Err(why) => {
                 let missing = earlier.map_or(0, |earlier| earlier.missing).saturating_add(1).min(MISSING_ALERT);
-                // A few that are missing do not end a window.
+                // A few missing values do not end a window.
                 let (look, since) = match earlier {
                     Some(earlier) if earlier.look == Look::Missing || missing < MISSING_ALERT => (earlier.look, earlier.since),
                     Some(_) | None => (Look::Missing, at),
@@ -126,8 +126,7 @@ impl Reading {
     }
 }
 
-/// What the metric, as it was found last, asks for at this time: the wanted number of replicas, or why
-/// there is no change.
+/// The number of replicas that the latest reading asks for at this time, or why there is no change.
 fn asked(scaling: &Scaling, policy: &ScalePolicy, state: &ScalingState, now: Timestamp) -> Result<u32, Wait> {
     let Some(reading) = &state.reading else { return Err(Wait::Missing) };
     if reading.missing > 0 {
@@ -149,8 +148,8 @@ fn asked(scaling: &Scaling, policy: &ScalePolicy, state: &ScalingState, now: Tim
     left(window_ms, reading.since).map_or(Ok(wanted), |left| Err(Wait::Window(left)))
 }
 
-/// What to ask the ledger for after a look at the metric, if anything, or why nothing. `state` is what the
-/// ledger knows, and `now` a time of this machine's clock.
+/// The step to request after a look at the metric, or why there is none. `state` is what the ledger knows,
+/// and `now` a time of this machine's clock.
 pub fn next(scaling: &Scaling, state: &ScalingState, found: Result<Amount, String>, now: Timestamp) -> Result<Step, Wait> {
     let Some(policy) = &scaling.policy else { return Err(Wait::Fits) };
     let reading = Reading::after(state.reading.as_ref(), policy, &found, now);
@@ -169,11 +168,11 @@ pub fn next(scaling: &Scaling, state: &ScalingState, found: Result<Amount, Strin
     Ok(Step::Want { replicas, value })
 }
 
-/// The same as [`next`] for the first look after a gap: what happened in between is not known, so the
-/// metric has not been above or below for longer than from now on.
+/// As [`next`], for the first look after a gap: the metric in between is not known, so the time for
+/// which it has been above or below counts from now on.
 ///
 /// # Errors
-/// [`Wait`]: nothing is to be asked for.
+/// [`Wait`]: there is no step to request.
 pub fn resume(scaling: &Scaling, state: &ScalingState, found: Result<Amount, String>, now: Timestamp) -> Result<Step, Wait> {
     let Some(policy) = &scaling.policy else { return Err(Wait::Fits) };
     let reading = Reading::after(state.reading.as_ref(), policy, &found, now);
@@ -183,7 +182,7 @@ pub fn resume(scaling: &Scaling, state: &ScalingState, found: Result<Amount, Str
     }
 }
 
-/// Whether the ledger takes a step, by its own clock.
+/// Whether the ledger accepts a step, by its own clock.
 ///
 /// # Errors
 /// [`Refused`]: nothing changes.
@@ -200,7 +199,7 @@ pub fn check(scaling: &Scaling, state: &ScalingState, step: &Step, now: Timestam
 }
 
 impl ScalingState {
-    /// Takes a step that was checked, at this time.
+    /// Applies a checked step, at this time.
     pub fn take(&mut self, scaling: &Scaling, step: Step, now: Timestamp) {
         match (step, &scaling.policy) {
             (Step::Note { found }, Some(policy)) => {
@@ -214,8 +213,8 @@ impl ScalingState {
         }
     }
 
-    /// This number of replicas is wanted from now on: asked for by this user, or by the loop because of
-    /// this value. The windows begin anew.
+    /// Sets the wanted number of replicas, as asked by the user `by`, or by the loop because of
+    /// `value`. The windows begin anew.
     pub fn set_wanted(&mut self, replicas: u32, by: Option<String>, value: Option<Amount>, now: Timestamp) {
         let is_up = |change: &ScaleChange| change.to > change.from;
         let change = ScaleChange { at: now, from: self.wanted, to: replicas, by, value };
@@ -230,7 +229,7 @@ impl ScalingState {
         }
     }
 
-    /// What the loop waits for, as the metric was found last: for people. `None`: it would make a
+    /// What the loop waits for according to the latest reading, for people. `None`: it would make a
     /// change with its next look.
     pub fn waits_for(&self, scaling: &Scaling, now: Timestamp) -> Option<Wait> {
         asked(scaling, scaling.policy.as_ref()?, self, now).err()
@@ -269,7 +268,7 @@ mod tests {
             }
         }
 
-        /// A look each minute for this many minutes: the numbers of wanted replicas.
+        /// Looks once a minute for this many minutes, and returns the new numbers of wanted replicas.
         fn look(&mut self, minutes: u32, found: Result<f64, &str>) -> Vec<u32> {
             let found = found.map(|value| Amount::of(value).unwrap()).map_err(str::to_owned);
             let mut wanted = Vec::new();
@@ -374,7 +373,7 @@ mod tests {
         trial.now = Timestamp(trial.now.0 + 3_600_000);
         let found = |value| Ok(Amount::of(value).unwrap());
         let resumed = |trial: &Trial, value| resume(&trial.scaling, &trial.state, found(value), trial.now);
-        // Within, nothing is to begin anew; and what is new has begun now.
+        // Within the bounds no window begins anew; above the target, it begins now.
         assert_eq!(resumed(&trial, 0.5), Ok(Step::Note { found: found(0.5) }));
         let step = resumed(&trial, 0.95).unwrap();
         assert_eq!(step, Step::Restart { found: found(0.95) });
@@ -399,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_goes_up_and_down_all_the_time_is_told() {
+    fn a_service_that_goes_up_and_down_all_the_time_oscillates() {
         let mut trial = Trial::new();
         trial.state.wanted = 3;
         (trial.state.running, trial.state.serving) = (3, 3);

@@ -4,9 +4,9 @@
 //!   { nodes: hostlist, amounts: [[count, amount], …], phases: [[count, phase], …] }
 //! ```
 //!
-//! Amounts and phases are in runs of consecutive nodes, which are often of one kind. The counts
-//! of each list must add up to the number of names, of which a hostlist has at most
-//! [`NAMES_MAX`](crate::hostlist::NAMES_MAX).
+//! Amounts and phases are stored as runs, because consecutive nodes are often equal. The counts of
+//! each list must add up to the number of names. A hostlist has at most
+//! [`NAMES_MAX`](crate::hostlist::NAMES_MAX) names.
 
 use super::{InvalidShares, ShareList, Shares};
 use crate::claim::SharePhase;

@@ -12,7 +12,7 @@ const PHASES: [SharePhase; 3] = [SharePhase::Claimed, SharePhase::Prepared, Shar
 /// Two bits for each share, and how many shares are in each phase.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Phases {
-    /// Those of the first 32 ranks: few allocations have more, and these alone have a block of
+    /// The phases of the first 32 ranks: few allocations have more, and only those have a block of
     /// memory for the rest.
     first: u64,
     rest: Box<[u64]>,
@@ -20,7 +20,7 @@ pub(super) struct Phases {
     counts: [u32; 3],
 }
 
-/// The bits of a phase, which is also its place among the counts.
+/// The bits of a phase, which are also its index in the counts.
 fn number(phase: SharePhase) -> usize {
     match phase {
         SharePhase::Claimed => 0,
@@ -78,8 +78,8 @@ impl Phases {
         true
     }
 
-    /// The phases of this many shares, which are all there are, as runs of consecutive ranks with
-    /// their number of ranks. Words of one phase are passed over at once.
+    /// The phases of all shares, of which there are `len`, as runs: a number of consecutive ranks,
+    /// and their phase. A word of one phase is handled at once.
     pub fn runs(&self, len: usize) -> Vec<(u32, SharePhase)> {
         let mut runs: Vec<(u32, SharePhase)> = Vec::new();
         let mut extend = |count: usize, phase: SharePhase| {

@@ -1,5 +1,5 @@
-//! Ranks that are spread over nodes: over the fewest that hold them in equal parts, so that how much of each node the work
-//! gets follows from the number of nodes.
+//! Ranks that are spread over nodes in equal parts, over as few nodes as hold them. So the work's part of each node
+//! follows from the number of nodes.
 //!
 //! The specification itself is the form on the fewest nodes. [`AllocationSpec::spread_over`] gives the others.
 
@@ -12,8 +12,8 @@ use std::iter;
 const FIELD: &str = "spread";
 
 impl AllocationSpec {
-    /// The numbers of nodes over which its ranks may be spread, ascending: of several with equally many ranks on a node
-    /// the lowest. Of work that is not spread: the number for which it asks.
+    /// The numbers of nodes over which its ranks may be spread, ascending; of numbers with equally many ranks on a
+    /// node, only the lowest. If it is not spread: the requested number.
     pub fn spread_counts(&self) -> impl Iterator<Item = u32> {
         let ranks = if self.spread.is_some() { self.launch.ranks } else { 0 };
         let most = self.nodes_most();
@@ -40,7 +40,7 @@ impl AllocationSpec {
         size.cores >= cores && size.holds(&share.map_or(*size, |asked| share_of(&asked, size)))
     }
 
-    /// In the form on this many nodes: the ranks on a node, the amount of each, and the least cores of a node.
+    /// In the form on this many nodes: the ranks on a node, its share, and its least number of cores.
     fn of_form(&self, each: Resources, nodes: u32) -> (u32, Option<Resources>, u32) {
         let tasks = self.launch.ranks.div_ceil(nodes.max(1)).max(1);
         let of_ranks = each.times(tasks);
@@ -76,7 +76,7 @@ impl AllocationSpec {
 }
 
 impl Resources {
-    /// So many times this amount; saturates.
+    /// `count` times this amount; saturates.
     fn times(&self, count: u32) -> Self {
         Self {
             cores: self.cores.saturating_mul(count),
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_has_what_is_for_each_node_and_what_is_for_its_ranks() {
+    fn a_share_has_the_amounts_for_each_node_and_for_its_ranks() {
         // 5 bytes for each node, whatever its ranks.
         let shared = AllocationSpec { share: Some(Resources { cores: 20, memory_bytes: 105, gpus: 0 }), ..spread(10) };
         assert_eq!(shared.validate(), Ok(()));

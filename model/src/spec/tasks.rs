@@ -1,5 +1,5 @@
-//! What a task group cannot be: all that is meant for one long run, or that each task would need
-//! for itself.
+//! What a task group cannot have: everything meant for one long run, or needed by each task for
+//! itself.
 
 use super::{AllocationSpec, Entrypoint, invalid};
 use crate::spec_error::SpecError;

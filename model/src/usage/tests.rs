@@ -17,7 +17,7 @@ fn of_days(use_of: &DailyUse) -> Vec<(u32, u64, u64)> {
 }
 
 #[test]
-fn what_spans_midnight_belongs_to_both_days() {
+fn work_that_spans_midnight_belongs_to_both_days() {
     let mut days = DailyUse::default();
     assert_eq!(days.add(NODE, at(100, DAY_MS - 10), at(101, 5), BudgetPeriod::default()), Some(100));
     assert_eq!(of_days(&days), [(100, 10, 40), (101, 5, 20)]);
@@ -92,7 +92,7 @@ fn a_part_of_a_node_is_its_greatest_part() {
     assert_eq!(shared(part(2, 8, 0)), (250_000, 0));
     assert_eq!(shared(part(2, 32, 1)), (500_000, 1));
     assert_eq!(shared(part(1, 1, 3)), (750_000, 3));
-    // Three sevenths, rounded up: what is taken never counts as less.
+    // Three sevenths, rounded up: a share never counts as less than it is.
     assert_eq!(of(Some(part(3, 0, 0)), &[part(3, 0, 0)], Some(part(7, 0, 0))), (428_572, 0));
     // Whole nodes, of whatever size they are now; and a share of a node that is gone.
     assert_eq!(of(None, &[size, size], Some(part(16, 128, 8))), (2_000_000, 8));
@@ -125,7 +125,7 @@ fn a_follower_has_not_more_days_than_any_period() {
 }
 
 #[test]
-fn what_is_added_for_a_time_is_known_without_the_buckets() {
+fn the_recorded_use_is_known_without_the_buckets() {
     let third = NodeUse { node_millionths: 333_333, gpus: 1 };
     let week = BudgetPeriod::of_days(7).unwrap();
     // Each day is rounded by itself, and what is before the period is not recorded.

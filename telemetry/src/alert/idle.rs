@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_moves_begins_anew_and_what_hardly_moves_does_not() {
+    fn activity_restarts_the_idle_time_and_slight_activity_does_not() {
         let mut idle = Idle::new(1000, 0);
         assert_eq!(idle.report(), IdleReport::There { idle_ms: 0, moved: false });
         idle.look(6000, 49_000, 1, false);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launch_hangs_where_all_of_it_does_and_moves_where_one_does() {
+    fn a_launch_hangs_if_all_its_nodes_do_and_moves_if_one_does() {
         let there = |idle_ms, moved| IdleReport::There { idle_ms, moved };
         for (reports, verdict_is) in [
             (vec![there(60, true), IdleReport::None, there(61, false)], Verdict::Hangs),

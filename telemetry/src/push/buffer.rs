@@ -327,7 +327,7 @@ mod tests {
     const EROFS: i32 = 30;
 
     #[test]
-    fn what_waits_is_there_after_a_restart_in_its_order_and_damage_costs_one_batch() {
+    fn waiting_batches_survive_a_restart_in_order_and_damage_costs_one_batch() {
         let dir = dir();
         let mut buffer = open(&dir, 1 << 20);
         for n in 0..4u8 {
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_and_its_files_are_their_owners_alone() {
+    fn only_the_owner_may_use_the_directory_and_its_files() {
         let dir = dir();
         fs::create_dir_all(&dir).unwrap();
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_stay_free_stays_free() {
+    fn the_configured_space_stays_free() {
         let (dir, disk) = (dir(), Failing::default());
         disk.with(|faults| faults.total = Some(14 * BLOCK_BYTES));
         let mut buffer = Buffer::on(Box::new(disk.clone()), &dir, 1 << 20, Spare::Bytes(10 * BLOCK_BYTES)).unwrap();

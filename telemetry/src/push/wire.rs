@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_what_was_gathered_with_labels_in_order() {
+    fn all_gathered_samples_are_sent_with_labels_in_order() {
         let mut samples = Samples::new(vec![("node_id", "n1".to_owned())]);
         samples.count(&gossip::MEMBERS, &["alive"], 3);
         samples.histogram(&quorum::APPLY_SECONDS, &[], Histogram::new(&[0.5]).counts());

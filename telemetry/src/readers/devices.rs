@@ -53,7 +53,7 @@ mod tests {
     use crate::readers::{v1, v2};
 
     #[test]
-    fn what_lies_on_other_devices_is_not_counted_again() {
+    fn stacked_devices_are_not_counted_again() {
         let block = std::env::temp_dir().join(format!("lattice-devices-{}", std::process::id()));
         let _ = fs::remove_dir_all(&block);
         fs::create_dir_all(block.join("8:0/slaves")).unwrap();

@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// At most this many processes of an allocation are listed; with more, none is read on its own.
+/// At most this many processes of an allocation are listed; with more, no process is read individually.
 pub const PROCESSES_MAX: usize = 4096;
 /// At most this many cgroups below that of the work are searched.
 const BELOW_MAX: usize = 1024;
@@ -60,8 +60,8 @@ impl Group {
         self.paths.v2.as_ref().and(self.top.as_ref()).map(|top| top.inode)
     }
 
-    /// The sum of a number that directories in the v2 tree have, by their inodes. `None`: there is no such tree, not all
-    /// directories are known, or none has the number.
+    /// The sum of a number over the directories in the v2 tree; `of` gives it for an inode. `None`: there is no such
+    /// tree, not all directories are known, or none has the number.
     pub(super) fn sum_of_cgroups(&self, of: impl Fn(u64) -> Option<u64>) -> Option<u64> {
         self.paths.v2.as_ref()?;
         self.top.as_ref().filter(|_| self.whole)?.sum(&of)
@@ -79,8 +79,8 @@ impl Group {
         self.whole.then_some(self.processes.as_slice())
     }
 
-    /// Whether nothing of it has run since the last measurement: its processes, and what only they change, are as they
-    /// were.
+    /// Whether nothing of it has run since the last measurement: its processes, and the values that only they change,
+    /// are unchanged.
     pub fn is_idle(&self) -> bool {
         self.is_idle
     }
@@ -119,8 +119,8 @@ impl Group {
         self.processes.len()
     }
 
-    /// The directories directly in that of all its work in the v2 tree; `None`: there is none, or they cannot be listed
-    /// now. `anew`: list them again, even if their number has not changed.
+    /// The subdirectories of the v2 directory of all its work; `None`: there is no such directory, or it cannot be
+    /// listed now. `anew`: list them again, even if their number has not changed.
     pub(super) fn directly_below(&mut self, anew: bool) -> Option<&mut [Directory]> {
         self.paths.v2.as_ref()?;
         let top = self.top.as_mut()?;
@@ -169,7 +169,7 @@ impl Directory {
         &self.path
     }
 
-    /// The sum over it and all below; `None`: none of them has the number.
+    /// The sum over this directory and all below it; `None`: none of them has the number.
     fn sum<F: Fn(u64) -> Option<u64>>(&self, of: &F) -> Option<u64> {
         let below = self.within.iter().filter_map(|below| below.sum(of));
         of(self.inode).into_iter().chain(below).reduce(u64::saturating_add)
@@ -213,8 +213,8 @@ impl Directory {
             links = again;
             self.list_own(listing, text);
         }
-        // Compared with the known subdirectories, not with the previous count: so one that was missed, because it was
-        // made during a listing, is found.
+        // Compared with the known subdirectories, not with the previous count, so that a subdirectory that was made
+        // during a listing is found.
         if self.has_others(links) {
             listing.whole &= self.look_within().is_ok();
         }

@@ -1,10 +1,10 @@
 //! The connections that wait to be accepted, by the cgroup of the listening socket.
 //!
 //! One request to the kernel (sock_diag(7)) lists the listening TCP sockets of this process's network namespace, and no
-//! other sockets: what it costs does not depend on the number of connections. Each has the id of the cgroup in which it
-//! was made, which is the inode of the cgroup's directory, so no process's descriptors are read. Only sums of the asked
-//! cgroups are kept, so others may have any number of sockets. Work has the network of its node; sockets in a network
-//! namespace that work makes for itself are not seen.
+//! other sockets, so its cost does not depend on the number of connections. Each socket has the id of the cgroup in
+//! which it was made, which is the inode of the cgroup's directory, so no process's descriptors are read. Only sums of
+//! the requested cgroups are kept, so others may have any number of sockets. Work has the network of its node; sockets
+//! in a network namespace that work makes for itself are not seen.
 
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};

@@ -7,7 +7,7 @@ use super::{Group, Text};
 impl Group {
     /// The use of each launch's ranks, if there is a v2 tree. `None`: it cannot be read now.
     pub(super) fn parts(&mut self, text: &mut Text) -> Option<&Parts> {
-        // No process of the work ran since they were read.
+        // Known parts are still right: no process of the work has run since.
         if self.parts.is_none() {
             let (parts, is_lost) = self.read_parts(false, text)?;
             // A launch that replaced a removed one is not known yet.
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn launches_are_told_by_their_number_where_they_have_ranks_and_anew_after_each_look_at_everything() {
+    fn launches_with_ranks_are_read_by_number_and_again_after_each_full_reading() {
         let top = std::env::temp_dir().join(format!("lattice-parts-{}", std::process::id()));
         let _ = fs::remove_dir_all(&top);
         let (mut group, mut text) = (Group::new(CgroupPaths { v2: Some(top.clone()), v1: Vec::new() }), Text::default());

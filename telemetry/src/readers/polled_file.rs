@@ -184,7 +184,7 @@ impl PolledFile {
     }
 }
 
-/// A file whose numbers are known to be unchanged at times: the last ones are used again then.
+/// A file that is not read again while its numbers are known to be unchanged: the last ones are used then.
 #[derive(Debug)]
 pub(super) struct CachedFile<T> {
     file: PolledFile,

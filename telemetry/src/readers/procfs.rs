@@ -16,7 +16,7 @@ use std::fmt::Write;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Processes of one allocation with files that are held open, from the first on.
+/// How many processes of an allocation have files that are held open: the first ones.
 const HELD_MAX: usize = 64;
 
 /// Counters of processes that include the children that they waited for.
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_is_counted_once_whoever_waited_for_it() {
+    fn an_ended_process_is_counted_once_whoever_waited_for_it() {
         let mut reader = Procfs::default();
         // A rank, child of the shim, with a child of its own.
         reader.saw(10, process(1, 5.0));
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lives_and_was_missed_is_not_counted_twice() {
+    fn a_living_process_that_was_missed_is_not_counted_twice() {
         let mut reader = Procfs::default();
         reader.saw(10, process(1, 5.0));
         reader.settle(|_, _| false);

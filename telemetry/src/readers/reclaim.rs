@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_scans_is_in_the_sum_and_without_any_nothing_is_known() {
+    fn all_scans_are_in_the_sum_and_without_any_it_is_unknown() {
         let text = "nr_free_pages 7\npgscan_kswapd 10\npgscan_direct 3\npgscan_anon 4\npgscan_file 9\npgsteal_kswapd 99\n";
         assert_eq!((scanned(text), scanned("nr_free_pages 7\n")), (Some(26), None));
         assert!(Reclaim::default().scanned(&mut Text::default()).is_some(), "this kernel's");

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_without_any_says_nothing_and_an_end_closes_the_open_one() {
+    fn a_window_without_durations_has_no_summary_and_an_end_closes_the_open_one() {
         let mut history = LatencyHistory::new(100, 5);
         for (at, n) in [(100, 0), (150, 3), (200, 3), (250, 3)] {
             history.push(at, counts([n, 0, 0, 0], 0.0));

@@ -43,7 +43,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn ports_are_told_in_bytes_and_not_without_end() {
+    fn ports_are_read_in_bytes_and_up_to_a_limit() {
         let root = std::env::temp_dir().join(format!("lattice-infiniband-{}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
         let mut samples = Samples::default();
