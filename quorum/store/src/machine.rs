@@ -39,8 +39,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use tokio::sync::watch;
 
-/// Number of audit records that are collected at most before they are written. A call of openraft
-/// may have thousands of entries, after a start above all.
+/// Largest number of audit records that are collected before they are written. A call of openraft
+/// may have thousands of entries, above all after a start.
 const UNWRITTEN_RECORDS_MAX: usize = 1024;
 
 /// The state machine as used by openraft.
