@@ -138,7 +138,7 @@ impl Archive {
     }
 
     /// The first record of the first complete segment up to record `upto` that is not in the archive of
-    /// `checkpoint`; `None`: all are there. Lists their names alone.
+    /// `checkpoint`; `None`: all are there. Only lists names.
     pub(crate) async fn first_missing(&self, cluster: &str, checkpoint: &AuditCheckpoint, upto: u64) -> object_store::Result<Option<u64>> {
         let place = Place { objects: &self.objects, cluster, generation: checkpoint.generation };
         let names = place.names().await?;
@@ -284,7 +284,7 @@ impl Place<'_> {
     }
 
     /// Copies the segments up to an earlier generation's checkpoint from its folder, unless they are
-    /// here. Ends at one that is not there: a member may still have it.
+    /// here. Ends at a segment that its folder lacks: a member may still have it.
     async fn copy_from(&self, checkpoint: &AuditCheckpoint) -> Result<(), ArchiveError> {
         let names = self.names().await?;
         let earlier = Place { objects: self.objects, cluster: self.cluster, generation: checkpoint.generation };
