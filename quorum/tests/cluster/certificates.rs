@@ -38,7 +38,7 @@ fn client(lab: &Lab, files: &TlsFiles) -> QuorumClient {
     client_with(lab, &credentials(files))
 }
 
-/// Why it is not answered.
+/// Why the request is not answered.
 async fn why(client: &QuorumClient, request: &Request) -> String {
     let refused = async || match client.call(request, ANSWER_TIMEOUT).await {
         Err(error) => error.to_string(),
@@ -186,8 +186,8 @@ async fn certificates_are_renewed_by_the_member_that_has_the_key_and_outlive_the
     let mut kept: Vec<PathBuf> = lab.configs.iter().map(|c| c.data_dir.join("certificate.json")).collect();
     kept.push(files.cert.with_extension("json"));
 
-    // Until each has had two, and the first ones have expired: every new connection now depends on
-    // renewed certificates.
+    // Wait until each file has had two certificates, and the first ones have expired: every new
+    // connection now depends on renewed certificates.
     let mut seen = vec![Vec::new(); kept.len()];
     let deadline = began + LIFE * 4;
     let mut beats = 0;
