@@ -1,4 +1,4 @@
-//! Which generation a member without files gets them from.
+//! The generation from which a member without files gets its files.
 //!
 //! After a recovery an empty member may get messages both from a recovered member and from one that
 //! was started with its old files. It must not mix the two generations: it prefers the newer one,
@@ -6,7 +6,7 @@
 
 use parking_lot::Mutex;
 
-/// Decides for one member, while its own files are of no generation yet.
+/// Decides for one member, while it has no files of any generation.
 #[derive(Debug, Default)]
 pub struct FileSource(Mutex<Option<Bound>>);
 
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_of_one_generation_is_not_mixed_with_any_other() {
+    fn files_of_one_generation_are_not_mixed_with_any_other() {
         let source = FileSource::default();
         assert_eq!((source.accept(3, false), source.accept(3, true), source.accept(3, false)), (Ok(()), Ok(()), Ok(())));
         assert_eq!((source.accept(2, false), source.accept(9, false), source.accept(3, true)), (Err(3), Err(3), Ok(())));
