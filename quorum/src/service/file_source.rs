@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_older_generation_is_refused_once_a_newer_one_was_heard() {
+    fn an_older_generation_is_refused_after_a_message_of_a_newer_one() {
         let source = FileSource::default();
         assert_eq!((source.accept(1, false), source.accept(7, false)), (Ok(()), Ok(())));
         assert_eq!((source.accept(1, true), source.accept(7, true)), (Err(7), Ok(())));

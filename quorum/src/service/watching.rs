@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   since nothing ─▶ the list as of now ────────────┐
-//!   since a place ─▶ is it kept? ─▶ later changes ───┴─▶ each entry that concerns it ─▶ …
+//!   since a place ─▶ in history? ─▶ later changes ───┴─▶ each entry that concerns it ─▶ …
 //!                        └ no ─▶ Resync
 //! ```
 //!

@@ -76,7 +76,7 @@ impl Changes {
         }
     }
 
-    /// The newest revision, if everything up to it that concerns this watch was taken.
+    /// The newest revision, if the watch has taken every entry up to it that concerns the watch.
     pub fn taken_up_to(&self, narrow: &Narrow) -> Option<Revision> {
         let history = self.history();
         narrow.first.lock().is_none().then(|| history.newest())
@@ -136,7 +136,7 @@ impl Changes {
         }
     }
 
-    /// Must be called while the history is locked, so that no watch takes the entry as one that
+    /// Must be called while the history is locked. Otherwise a watch could pass the entry as one that
     /// does not concern it.
     fn wake_narrow(&self, set: &ChangeSet) {
         let all = self.narrow.lock();

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   reserve complete, and as much again is free   everything is accepted
-//!   less than that                                nothing new, only what ends work or keeps nodes in contact
-//!   more than half of the reserve is used         nothing: the rest is for what is already committed
+//!   less than that                                only commands that end work or keep nodes in contact
+//!   more than half of the reserve is used         nothing: the rest is for entries that are already committed
 //!   all of it is used                             pending writes wait for free space
 //! ```
 //!

@@ -224,8 +224,8 @@ async fn certificates_are_renewed_by_the_member_that_has_the_key_and_outlive_the
     assert!(lattice_pki::credentials::Material::new(files.read().unwrap()).unwrap().valid.left().is_none());
     let again = credentials(&files);
     assert!(again.material().borrow().valid.left().is_some());
-    // Also without the configured files; and a different configured certificate takes precedence
-    // over the stored one.
+    // The stored one is also used without the configured files, but a different configured certificate
+    // takes precedence over it.
     let gone = TlsFiles { ca: "/none".into(), cert: "/none".into(), key: "/none".into() };
     assert!(Credentials::open(&gone, &kept[3]).is_ok());
     let replaced = issue(&lab, "n1", Role::Api, &lab.scratch.0.join("again"), LIFE);

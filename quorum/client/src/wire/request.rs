@@ -52,8 +52,8 @@ pub enum Request {
     ListAllocations { uid: Option<u32>, states: Vec<AllocationState>, limit: u32, before: Option<ListCursor>, filter: ListFilter },
     /// All nodes.
     ListNodes,
-    /// The nodes with these names, the first [`NODES_ASKED_MAX`] of them; those that are not
-    /// registered are left out.
+    /// The nodes with the first [`NODES_ASKED_MAX`] of these names; names that are not registered are
+    /// left out.
     GetNodes { names: BTreeSet<NodeId> },
     /// `count` random nodes that are Ready, at most [`NODES_SAMPLED_MAX`].
     SampleNodes { count: u32 },
