@@ -200,7 +200,7 @@ impl Archive {
             place.put(&core.agreed, now.whole, head, "open").await?;
             now.open = head;
         }
-        // Records that were not sent yet stay on the members' disks.
+        // Records that must still be sent as notifications stay on the members' disks.
         let whole = now.whole.min(unsent_after(core).max(base.seq) / SEGMENT_RECORDS * SEGMENT_RECORDS);
         let confirmed = checkpoint.filter(|c| (c.generation, &c.archive) == (generation, &self.objects.url));
         let confirmed = confirmed.map_or_else(AuditHead::default, |c| c.signed.head());
@@ -273,7 +273,7 @@ impl Place<'_> {
         self.objects.store.list(Some(&self.objects.key(self.dir()))).map_ok(|found| found.location).try_collect().await
     }
 
-    /// Lists the complete segments. How far an open rest reaches is unknown, so it is put again.
+    /// Lists the complete segments. An open rest counts as absent, because its end is unknown.
     async fn look(&self) -> Result<There, ArchiveError> {
         let names = self.names().await?;
         let mut whole = 0;

@@ -19,8 +19,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Pause before segments that could not be read are tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(60);
 
-/// Checks the segments that were sealed before this start, the newest first, because it is read
-/// most. Ends when all are checked, or when the member stops.
+/// Checks the segments that were sealed before this start, the newest first, because readers use
+/// that one most. Ends when all are checked, or when the member stops.
 pub(crate) async fn check_sealed(core: Arc<Core>) {
     let mut left = core.agreed.audit_segments();
     let mut unread = Vec::new();

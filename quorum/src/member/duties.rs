@@ -77,8 +77,8 @@ pub(super) async fn duties(core: Arc<Core>) {
                 core.timekeeper.follow(None);
             }
             if let Some(leader) = leader {
-                // The call waits if this member lags behind; without this, a member that stops
-                // slowly would miss its leader.
+                // The call may wait, for example while this member lags behind: it must not delay the
+                // stop.
                 core.stop.run_until_cancelled(report_to_leader(&core, leader, term, &mut sent)).await;
             }
             continue;

@@ -18,7 +18,7 @@ struct Bound {
 }
 
 impl FileSource {
-    /// Accepts a message of a member of this generation; `stores`: it has entries or a snapshot.
+    /// Accepts a message of a member of this generation; `stores`: the message has entries or a snapshot.
     ///
     /// # Errors
     /// The generation that this member accepts instead.

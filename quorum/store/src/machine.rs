@@ -64,7 +64,7 @@ impl Machine {
     /// may lack records that a received snapshot depends on: see [`Agreed::lacks_audit`].
     ///
     /// `log`: the first and the last entry in the log. Earlier entries must be in a snapshot. `now`:
-    /// the clock by which a snapshot is described.
+    /// the clock for the descriptions of snapshots.
     pub fn open(
         directory: &Directory,
         retained: RetainedSnapshots,

@@ -41,8 +41,8 @@ impl DownLink {
     }
 }
 
-/// Largest message of an agent, in bytes. Only [`Up::Holds`] may be larger; if it comes, it is the
-/// first message.
+/// Largest message of an agent, in bytes. Only the first message after the registration may be
+/// larger: it may be [`Up::Holds`].
 pub(super) const MESSAGE_BYTES_MAX: usize = 256 * 1024;
 
 /// The agent's next message, of at most `bytes_max` bytes.
