@@ -3,7 +3,7 @@
 //! ```text
 //!   accept ──▶ unfinished: waits for its first record ──▶ handshake ──▶ served
 //!                  │ 2 s                                    │ 5 s in all
-//!                  ╰── closed if a newer connection needs its place: of this address, or of one that has fewer
+//!                  ╰── closed for a newer connection, from this address or from one with fewer handshakes
 //! ```
 //!
 //! Anybody who can reach a port may leave any number of handshakes unfinished. They never block
@@ -39,7 +39,7 @@ use unfinished::{HandshakeLimits, HandshakePermit, Unfinished};
 
 /// Timeout of a handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
-/// Timeout of its first record.
+/// Timeout of a handshake's first record.
 const FIRST_RECORD_MAX: Duration = Duration::from_secs(2);
 /// How long a connection with an already revoked certificate stays open: each call on it is refused
 /// with that reason.

@@ -1,6 +1,6 @@
 //! Reading the audit log: pages for people, verification of every hash and signature, signed
-//! exports. Operators read everything; other users read what is `visible` to them, few at once
-//! (`user_queries`).
+//! exports. Operators read everything; other users read the records that are `visible` to them, only
+//! a few users at a time (`user_queries`).
 //!
 //! ```text
 //!   ledger (pure) ──records──▶ store::audit ──▶ page    some records, by filter        lattice audit query

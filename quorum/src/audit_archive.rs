@@ -138,7 +138,7 @@ impl Archive {
     }
 
     /// The first record of the first complete segment up to record `upto` that is not in the archive of
-    /// `checkpoint`; `None`: all are there. Lists their names alone.
+    /// `checkpoint`; `None`: all are there. Only lists names.
     pub(crate) async fn first_missing(&self, cluster: &str, checkpoint: &AuditCheckpoint, upto: u64) -> object_store::Result<Option<u64>> {
         let place = Place { objects: &self.objects, cluster, generation: checkpoint.generation };
         let names = place.names().await?;
@@ -200,7 +200,7 @@ impl Archive {
             place.put(&core.agreed, now.whole, head, "open").await?;
             now.open = head;
         }
-        // Records that were not sent yet stay on the members' disks.
+        // Records that must still be sent as notifications stay on the members' disks.
         let whole = now.whole.min(unsent_after(core).max(base.seq) / SEGMENT_RECORDS * SEGMENT_RECORDS);
         let confirmed = checkpoint.filter(|c| (c.generation, &c.archive) == (generation, &self.objects.url));
         let confirmed = confirmed.map_or_else(AuditHead::default, |c| c.signed.head());
@@ -273,7 +273,7 @@ impl Place<'_> {
         self.objects.store.list(Some(&self.objects.key(self.dir()))).map_ok(|found| found.location).try_collect().await
     }
 
-    /// Lists the complete segments. How far an open rest reaches is unknown, so it is put again.
+    /// Lists the complete segments. An open rest counts as absent, because its end is unknown.
     async fn look(&self) -> Result<There, ArchiveError> {
         let names = self.names().await?;
         let mut whole = 0;
@@ -284,7 +284,7 @@ impl Place<'_> {
     }
 
     /// Copies the segments up to an earlier generation's checkpoint from its folder, unless they are
-    /// here. Ends at one that is not there: a member may still have it.
+    /// here. Ends at a segment that its folder lacks: a member may still have it.
     async fn copy_from(&self, checkpoint: &AuditCheckpoint) -> Result<(), ArchiveError> {
         let names = self.names().await?;
         let earlier = Place { objects: self.objects, cluster: self.cluster, generation: checkpoint.generation };

@@ -14,13 +14,13 @@ use lattice_store::{StoreError, background};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Pause after each segment: it takes about 20 MB of the disk's bandwidth.
+/// Pause after each segment, for which about 20 MB are read.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Pause before the segments are tried again that could not be read.
+/// Pause before segments that could not be read are tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(60);
 
-/// Checks the segments that were sealed before this start, the newest first, because it is read
-/// most. Ends when all are checked, or when the member stops.
+/// Checks the segments that were sealed before this start, the newest first, because readers use
+/// that one most. Ends when all are checked, or when the member stops.
 pub(crate) async fn check_sealed(core: Arc<Core>) {
     let mut left = core.agreed.audit_segments();
     let mut unread = Vec::new();

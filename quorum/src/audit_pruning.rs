@@ -26,7 +26,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 /// How often to check whether something may be deleted.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Pause after a failure, unless there is another snapshot before.
+/// Pause after a failure; a new snapshot or segment ends it early.
 const RETRY_PAUSE: Duration = Duration::from_secs(60);
 
 /// Why nothing is deleted.
@@ -50,12 +50,12 @@ enum PruneError {
     Differs { seq: u64 },
 }
 
-/// Deletes what may be deleted until the member stops.
+/// Until the member stops, deletes the records that may be deleted.
 pub(crate) async fn prune(core: Arc<Core>, archive: Arc<Archive>) {
     let mut tick = tokio::time::interval(CHECK_INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // The newest snapshot and the number of segments at the last check, and when to check again
-    // although they are the same.
+    // The newest snapshot and the number of segments at the last check, and when to check again even
+    // if both are unchanged.
     let mut checked = None;
     let mut retry_at: Option<Instant> = None;
     loop {
@@ -119,9 +119,9 @@ fn common_checkpoint(dir: &Path) -> Result<Option<AuditHead>, StoreError> {
     Ok(common.filter(|common| common.seq > 0))
 }
 
-/// Checks that the leader's signature of the checkpoint holds, that this member sees all segments up
-/// to `upto` in the same archive, and that those which it deletes say the same there: the leader may
-/// have read them long ago.
+/// Checks that the leader's signature of the checkpoint is valid, that this member sees all segments
+/// up to `upto` in the same archive, and that the archive's copies of the segments to delete have the
+/// same records: the leader may have read them long ago.
 async fn require_archived(
     core: &Core,
     archive: &Archive,

@@ -6,8 +6,8 @@
 //!   <backup>/backups/<time>-<index>/snapshot   put last: with it the backup is complete
 //! ```
 //!
-//! The leader makes a backup when the newest one is `backup_seconds` old, regardless of who made
-//! that. Recovery from a backup ([`recover`]) is for the loss of the whole quorum: a single member
+//! The leader makes a backup when the newest one is `backup_seconds` old, regardless of who made the
+//! newest. Recovery from a backup ([`recover`]) is for the loss of the whole quorum: a single member
 //! that lost its data directory is replaced by a new one, which gets everything from the others.
 
 mod error;
@@ -88,7 +88,7 @@ pub(crate) async fn make(core: &Arc<Core>) -> Result<FinishedBackup, BackupError
     for sealed in present.into_iter().take_while(|s| s.last.seq <= about.audit.seq) {
         let segment = Segment { first: sealed.first, hash: sealed.last.hash.clone() };
         if !store.has_segment(&segment).await? {
-            // A start does not read it.
+            // A start reads only its seal.
             let (agreed, unchecked) = (Arc::clone(&core.agreed), sealed.clone());
             let checking = tokio::task::spawn_blocking(move || agreed.check_audit_segment(&unchecked));
             checking.await.map_err(|e| BackupError::Task { why: e.to_string() })??;
@@ -110,7 +110,7 @@ async fn snapshot(core: &Arc<Core>) -> Result<(), BackupError> {
     let failed = |e: &dyn std::error::Error| BackupError::NoSnapshot { why: with_causes(e) };
     let applied = core.raft.metrics().borrow().last_applied;
     loop {
-        // Does nothing while a snapshot is being written, which may be older.
+        // Does nothing while another snapshot is being written, perhaps an older one.
         core.raft.trigger().snapshot().await.map_err(|e| failed(&e))?;
         match core.raft.wait(Some(SNAPSHOT_POLL_INTERVAL)).metrics(|m| m.snapshot >= applied, "the snapshot of a backup").await {
             Ok(_) => return Ok(()),

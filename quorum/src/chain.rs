@@ -5,9 +5,9 @@
 //!          ──InstallSnapshot, again──▶ member: has them ──▶ Raft installs it; the chain is checked against its head
 //! ```
 //!
-//! If the member's own records end before those of the other one begin, it begins where the other
-//! one does: at a checkpoint, up to which the archive has every record. What it has on its disk from
-//! before stays there until its own ledger has that checkpoint.
+//! If the member's records end before the other member's records begin, its chain begins anew where
+//! the other one's begins: at a checkpoint, up to which the archive has every record. The member's
+//! older records stay on its disk until its own ledger has that checkpoint.
 //!
 //! A snapshot contains only the chain's head. It is not installed before the records have been
 //! fetched, so a member with a state always has its history as well, and may vote.
@@ -115,8 +115,8 @@ impl ChainFetch {
         false
     }
 
-    /// Fetches what `sender` has: from it, or from others if it cannot send everything, because a
-    /// segment of it is damaged.
+    /// Fetches the records that `sender` has: from `sender`, or from others if `sender` cannot send
+    /// them all, for example because a segment there is damaged.
     async fn fetch_from_any(&self, sender: u64) -> Result<(), FetchError> {
         let error = match catch_up(&self.agreed, &self.peers, &self.tasks, sender, None).await {
             Ok(()) => return Ok(()),

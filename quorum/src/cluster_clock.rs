@@ -49,8 +49,8 @@ pub struct Comparison {
     pub read: BTreeSet<u64>,
 }
 
-/// Compares the clocks of the voters. `votes` are the sets of voters, of which a majority each must
-/// agree; `shown` is the time of this member's own clock at `now`.
+/// Compares the clocks of the voters. `votes`: the sets of voters; a majority of each set must agree.
+/// `shown`: the time of this member's own clock at `now`.
 pub fn compare(votes: &[BTreeSet<u64>], (this, shown): (u64, Timestamp), readings: &BTreeMap<u64, Reading>, now: Duration) -> Comparison {
     let voters: BTreeSet<u64> = votes.iter().flatten().copied().collect();
     let shows = |id: u64| if id == this { Some(shown) } else { readings.get(&id)?.by(now) };
@@ -118,7 +118,7 @@ impl ClusterClock {
         self.time()
     }
 
-    /// The time as of the last `pass`.
+    /// The time as of the last [`Self::advance`].
     pub fn time(&self) -> Timestamp {
         Timestamp(millis(self.time))
     }
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_majority_decides_and_who_differs_is_named_by_how_much() {
+    fn a_majority_decides_and_other_clocks_are_named_with_their_difference() {
         let wrong = Timestamp(at(0).0 + TEN_YEARS_MS);
         let others = readings(&[(2, at(0), S(0)), (3, at(1), S(0))]);
         let all_well = compare(&three(), (1, at(2)), &others, S(1));

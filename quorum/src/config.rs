@@ -48,8 +48,8 @@ pub struct QuorumConfig {
     pub certificate_seconds: u64,
     /// Interval of the leader's heartbeats to the other members, in milliseconds. 10 to 10,000.
     pub heartbeat_ms: u64,
-    /// How long without a leader until another one is elected, in milliseconds; up to half of it is
-    /// added at random. At least five times `heartbeat_ms`.
+    /// Time without a leader after which another one is elected, in milliseconds; up to half of it
+    /// is added at random. At least five times `heartbeat_ms`.
     pub election_ms: u64,
     /// Interval of the agents' heartbeats, in milliseconds.
     pub node_heartbeat_ms: u64,
@@ -124,7 +124,7 @@ pub struct QuorumConfig {
     /// at the start: to rotate it, replace the file and restart. Empty: a key that the member
     /// creates in `data_dir`.
     pub audit_signing_key_path: PathBuf,
-    /// How long audit records wait for a signature at most, in seconds. 1 to 3,600.
+    /// Longest time that audit records wait for a signature, in seconds. 1 to 3,600.
     pub audit_sign_seconds: u64,
     /// The object store for archiving the audit log: `file:///DIR`, `s3://BUCKET/PREFIX`, `gs://…`,
     /// `az://…`. The same for all members. Empty: none.
@@ -134,7 +134,7 @@ pub struct QuorumConfig {
     /// A file of mode 0600 with further such settings (`access_key_id`, `secret_access_key`, …);
     /// empty: none.
     pub audit_archive_credentials: PathBuf,
-    /// How long audit records wait to be archived at most, in seconds. 1 to 86,400.
+    /// Longest time that audit records wait to be archived, in seconds. 1 to 86,400.
     pub audit_archive_seconds: u64,
     /// Number of complete segments of the audit log (32,768 records, about 20 MB each) that this member
     /// keeps at least. It deletes older ones once the leader has read them back from the archive.
@@ -150,9 +150,9 @@ pub struct QuorumConfig {
     pub backup_credentials: PathBuf,
     /// Age of the newest backup at which the leader makes the next one, in seconds. 10 to 604,800.
     pub backup_seconds: u64,
-    /// Disk space of `data_dir` that this member reserves in a file of that size, in bytes. If less
-    /// than the same amount is free besides, the member accepts nothing new; it resumes by itself
-    /// when there is space. 4 MiB to 1 TiB.
+    /// Size of the file in `data_dir` with which this member reserves disk space, in bytes. While
+    /// less than this amount is free beside that file, the member accepts nothing new. 4 MiB to
+    /// 1 TiB.
     pub disk_reserve_bytes: u64,
     /// The highest cluster level that this member reports as supported. A value below the version's
     /// own level keeps a downgrade possible: the cluster stays at the lowest level that any member
@@ -254,7 +254,7 @@ impl Default for QuorumConfig {
 pub struct InvalidConfig {
     /// The key in the file.
     pub field: &'static str,
-    /// What would be right.
+    /// Why the value is invalid, or which values are valid.
     pub why: String,
 }
 

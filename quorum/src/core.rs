@@ -108,7 +108,7 @@ pub(crate) struct Status {
     pub contact: Mutex<Instant>,
     /// Whether this member had a leader within the last two seconds.
     pub led: watch::Receiver<bool>,
-    /// While it has not: how many sessions are closed now.
+    /// While it had none: how many sessions are closed now.
     pub closing: Pace,
 }
 
@@ -118,7 +118,7 @@ pub(crate) struct Core {
     pub raft: Raft,
     pub agreed: Arc<Agreed>,
     pub proposer: Proposer,
-    /// While another member is the leader: what this member's sessions want committed.
+    /// While another member is the leader: the commands of this member's sessions.
     pub gathered: Gathered,
     /// The time of commands, and the comparison of the members' clocks.
     pub timekeeper: Arc<Timekeeper>,
@@ -218,13 +218,13 @@ impl Core {
     }
 
     /// Proposes commands on this member, in this order, and waits for their results. Only the leader
-    /// can do that. If one lacks disk space or needs a higher cluster level, none is proposed:
+    /// can do that. If one command lacks disk space or needs a higher cluster level, none is proposed:
     /// members of an older version could not read such an entry. A registration that is not admitted
     /// is refused alone.
     pub async fn propose_here(&self, mut actions: Vec<Action>) -> Result<Vec<Result<(Outcome, Revision), Refusal>>, Unserved> {
         if !*self.status.led.borrow() {
-            // It may have lost its majority. Callers would wait in vain while another member may be
-            // the leader.
+            // It may have lost its majority, and another member may be the leader: callers must not
+            // wait here.
             return Err(Unserved::NotLeader(None));
         }
         let needed = actions.iter().map(Action::level).max().unwrap_or_default();
@@ -292,8 +292,8 @@ impl Core {
         Ok(results)
     }
 
-    /// For each of these commands: why it is refused before anything is written to the log, if it
-    /// registers a node that may not.
+    /// For each of these commands: the refusal if it registers a node that may not register. Nothing
+    /// has been written to the log yet.
     async fn refused_registrations(&self, actions: &mut [Action]) -> Result<Vec<Option<Refusal>>, Unserved> {
         let mut is_current = false;
         let mut refused = Vec::with_capacity(actions.len());
@@ -311,7 +311,7 @@ impl Core {
     }
 
     /// Refuses a node without admission, or a removed one, and records that it waits. `is_current`: whether
-    /// the ledger has all that was committed before these commands came; set once it has.
+    /// the ledger has everything committed before these commands arrived; this function sets it.
     async fn check_admission(
         &self,
         registration: &Registration,

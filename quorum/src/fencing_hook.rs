@@ -31,15 +31,14 @@ const RUNS_MAX: usize = 8;
 const TRIES_MAX: u32 = 5;
 /// The pauses between attempts.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(40));
-/// Largest part of its output that is logged, and that is read at all from a program that does not
-/// stop, in bytes.
+/// Largest part of the hook's output that is logged, in bytes; the rest is discarded.
 const OUTPUT_BYTES_MAX: usize = 2048;
 /// How long to wait for the rest of its output.
 const OUTPUT_WAIT_MAX: Duration = Duration::from_secs(1);
-/// Largest number of allocations passed to it, because the size of its arguments is limited.
+/// Largest number of allocations passed to the hook, because the size of its arguments is limited.
 const ALLOCATIONS_PASSED_MAX: usize = 1000;
 
-/// Identifies one time that a node became Down: another time has another value.
+/// Identifies one change of a node to Down: each such change has another value.
 type Fall = (Incarnation, Timestamp);
 
 /// The state for one term.
@@ -89,8 +88,8 @@ impl FencingHook {
         }
     }
 
-    /// Handles ended runs and starts new ones; returns the commands to propose. A node that is
-    /// `sends_heartbeats` is not dead: it is Down because of a hold, and its work may continue.
+    /// Handles ended runs and starts new ones; returns the commands to propose. A node that sends
+    /// heartbeats is not dead: it is Down because of a hold, and its work may continue.
     pub fn poll(&mut self, ledger: &Ledger, sends_heartbeats: impl Fn(&Node) -> bool, now: Instant) -> Vec<Action> {
         if self.program.as_os_str().is_empty() {
             return Vec::new();
@@ -214,7 +213,7 @@ pub async fn run(command: Command, limit: Duration, setting: &'static str) -> Re
     run_with_input(command, Vec::new(), limit, setting).await
 }
 
-/// The same with this standard input, if the command has a pipe for it.
+/// As [`run`], with this standard input if the command has a pipe for it.
 pub async fn run_with_input(mut command: Command, input: Vec<u8>, limit: Duration, setting: &'static str) -> Result<(), ProgramError> {
     let mut child = command.spawn().map_err(ProgramError::Start)?;
     let mut group = Group(child.id());

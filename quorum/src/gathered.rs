@@ -1,11 +1,11 @@
 //! Commands of many sessions that go to the leader in one message.
 //!
-//! A follower forwards what its sessions want committed: registrations and reports. When all agents register, or
-//! all nodes of wide work report at once, a message for each of them costs both members more than its commit. So
-//! commands that arrive while [`IN_FLIGHT_MAX`] messages are under way are gathered for the next one. If fewer
-//! are under way, a command is forwarded at once. A message counts as under way until a pause after its answer is
-//! over, which is longer the more commands it had: so thousands of reports are tens of entries in the log, and few
-//! reports do not wait.
+//! A follower forwards the registrations and reports of its sessions. When all agents register, or all nodes of
+//! wide work report at once, one message per command would cost both members more than the commit. So commands
+//! that arrive while [`IN_FLIGHT_MAX`] messages are under way are gathered for the next one. If fewer are under
+//! way, a command is forwarded at once. After its answer, a message counts as under way for a further pause, which
+//! grows with the number of its commands: so thousands of reports make tens of log entries, and a few reports do
+//! not wait.
 
 use crate::proposer::Unserved;
 use lattice_ledger::{Action, Outcome};
@@ -57,8 +57,8 @@ pub struct Message<'a> {
 }
 
 impl Gathered {
-    /// Adds commands. They are in the message of the first call of [`Self::next`] that has room for
-    /// them, so each call of this must be followed by one of that.
+    /// Adds commands. The first call of [`Self::next`] with room for them returns them, so after each
+    /// call of this method, call `next`.
     pub fn add(&self, actions: Vec<Action>) -> oneshot::Receiver<Results> {
         let (results, receiver) = oneshot::channel();
         self.waiting.lock().push_back(Waiting { actions, results });
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_arrives_while_messages_are_under_way_goes_in_the_next_one() {
+    fn commands_that_arrive_while_messages_are_under_way_are_in_the_next_one() {
         let gathered = Gathered::default();
         let mut receivers = vec![gathered.add(actions(1))];
         let mut first = gathered.next().now_or_never().unwrap().unwrap();

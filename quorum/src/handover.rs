@@ -10,9 +10,9 @@
 //!   gate open ◀── heartbeats on ◀──────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Commands wait at the gate and are not refused; the pause is about 0.7 × `election_ms`. Another
-//! member than the target may be elected meanwhile: whoever asked for the transfer decides whether
-//! that one will do. If none is elected, nothing is lost: the old leader continues.
+//! Commands wait at the gate and are not refused; the pause is about 0.7 × `election_ms`. A member
+//! other than the target may be elected meanwhile: the caller decides whether to accept that. If no
+//! member is elected, nothing is lost: the old leader continues.
 
 use crate::core::Core;
 use lattice_quorum_client::wire::Refusal;
@@ -24,8 +24,8 @@ const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// How often to check the progress.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Transfers the leadership to `to`. Returns once it is the leader, or another member is that was
-/// elected first; the result is the new leader.
+/// Transfers the leadership to `to`. Returns the new leader: `to`, or another member that was elected
+/// first.
 pub(crate) async fn transfer_to(core: &Core, to: u64) -> Result<u64, Refusal> {
     let _gate = Gate::close(core);
     let began = Instant::now();

@@ -52,7 +52,7 @@ impl Heartbeat {
     }
 }
 
-/// The report of a newer incarnation replaces the known one, even if it is missing. Within one
+/// A newer incarnation replaces the known report, even if it has not reported itself. Within one
 /// incarnation the later report counts; if one of the two is missing, the other is used.
 fn merge_report<T>(same_life: bool, later: bool, known: Option<T>, other: Option<T>) -> Option<T> {
     if !same_life || (later && other.is_some()) { other } else { known.or(other) }

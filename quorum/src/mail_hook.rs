@@ -7,8 +7,8 @@
 //!                                                  └──▶ anything else: again, five times in total; then it is given up
 //! ```
 //!
-//! 75 is what mail programs exit with for a temporary failure. A mail that can never be sent, as to an address that does
-//! not exist or whose server never answers, must not delay those of others for ever.
+//! Mail programs exit with 75 for a temporary failure. A mail that can never be sent, because its address does not exist
+//! or the server never answers, must not delay other people's mails for ever.
 
 use crate::fencing_hook::{ProgramError, run_with_input, site_command};
 use lattice_ledger::MailNotice;
@@ -19,11 +19,11 @@ use std::process::Stdio;
 use std::time::Duration;
 use thiserror::Error;
 
-/// The exit code for a failure that passes: `EX_TEMPFAIL`.
+/// The exit code for a temporary failure: `EX_TEMPFAIL`.
 const TEMPORARY: i32 = 75;
-/// After so many tries a mail is given up.
+/// Number of tries after which a mail is given up.
 const TRIES_MAX: u32 = 5;
-/// The same, if the program takes too long: with the pauses between them, more than half an hour.
+/// The same for a program that takes too long: these tries and their pauses last more than half an hour.
 const SLOW_TRIES_MAX: u32 = 30;
 
 /// The user as whom the hook should run is not usable.
@@ -48,10 +48,10 @@ pub struct MailHook {
 /// A mail as the program gets it.
 #[derive(Debug, Serialize)]
 struct Mail<'a> {
-    /// The same whenever the mail is given to the program again.
+    /// The program gets the same id when it gets the mail again.
     mail_id: String,
     cluster: &'a str,
-    /// When it happened.
+    /// When the event happened.
     at: Timestamp,
     #[serde(flatten)]
     notice: &'a MailNotice,
@@ -64,7 +64,7 @@ impl MailHook {
         Ok(Self { program: program.to_owned(), runs_as, limit })
     }
 
-    /// Gives it a mail. A record that is none is done at once.
+    /// Gives the record's mail to the program. Returns at once if the record is not about a mail.
     pub async fn send(&self, cluster: &str, mail_id: String, record: &AuditRecord) -> Result<(), ProgramError> {
         let Some(notice) = MailNotice::of(record) else { return Ok(()) };
         let mail = Mail { mail_id, cluster, at: record.at, notice: &notice };
@@ -79,7 +79,7 @@ impl MailHook {
     }
 }
 
-/// Whether a mail is given up after so many tries, the last one with this error.
+/// Whether a mail is given up after `tries` tries, the last one with this error.
 pub fn is_given_up(error: &ProgramError, tries: u32) -> bool {
     match error {
         ProgramError::Start(_) | ProgramError::Wait(_) => false,

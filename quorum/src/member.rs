@@ -11,8 +11,8 @@
 //! Order of stopping: tasks and streams (by the token), then the servers, then Raft; when
 //! [`Member::stop`] returns, the data directory is free.
 //!
-//! What other crates await is a [`BoxFuture`]: an `async fn` would be compiled again in each crate
-//! that awaits it, with Raft and the servers below it.
+//! Functions that other crates await return a [`BoxFuture`]: an `async fn` would be compiled again in
+//! each of those crates, together with Raft and the servers.
 
 mod duties;
 mod leader_watch;
@@ -374,7 +374,7 @@ impl Member {
             }
         }
         for task in self.tasks {
-            // A panicking task has already logged it.
+            // A task that panicked has already logged the panic.
             let _ended = task.await;
         }
         // Only Raft's parts lock the directory: nothing else may write into it once that lock is
@@ -396,7 +396,7 @@ impl Member {
     }
 }
 
-/// The member's credentials, which must be its own, and the authority where its key is here.
+/// Opens the member's credentials, which must be its own, and the authority if its key is configured.
 fn identity(config: &QuorumConfig) -> Result<(Credentials, Option<Authority>), MemberError> {
     let credentials = Credentials::open(&config.tls, &config.data_dir.join(certify::RENEWED_FILE))?;
     let present = Arc::clone(&credentials.material().borrow());

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 const CALL_MAX: Duration = Duration::from_secs(2);
 /// How often to check for an awaited condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// By how many audit records a learner may lag: those applied while it is being asked.
+/// Largest number of audit records by which a learner may lag: more are applied while it is asked.
 const HISTORY_LAG_MAX: u64 = 1000;
 /// A member that has not answered for this long is unreachable.
 pub const UNREACHABLE_AFTER: Duration = Duration::from_secs(2);
@@ -135,7 +135,7 @@ fn members_state(core: &Core) -> MembersState {
     }
 }
 
-/// Checks that the process at the address is the intended member of this cluster, without another
+/// Checks that the process at the address is the intended member of this cluster, and has no other
 /// history.
 async fn check_newcomer(core: &Core, id: u64, peer: &Peer) -> Result<(), Refusal> {
     let refuse = |why: String| Err(Refusal::Members { why });

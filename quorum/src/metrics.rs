@@ -37,7 +37,7 @@ impl Collect for Own {
         raft(&core, samples);
         counted(core.proposer.counts(), &core.agreed.durations, samples);
         {
-            // The call reads the ledger as well.
+            // `time` locks the ledger too, so it is called before that lock is taken.
             let now = core.timekeeper.time();
             let ledger = core.agreed.ledger();
             for (state, nodes) in ledger.node_counts() {
@@ -178,7 +178,7 @@ enum NotServing {
 pub(crate) async fn begin(core: &Arc<Core>) -> Vec<JoinHandle<()>> {
     let QuorumConfig { id, data_dir, telemetry, disk_reserve_bytes, .. } = &core.config;
     let mut tasks = Vec::new();
-    // It fails if the provider is installed already: this program has only one.
+    // This fails if a provider is installed already, which is the same one: this program has no other.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut parts: Vec<Box<dyn Collect>> = vec![Box::new(Own(Arc::downgrade(core)))];
     let store = telemetry.store().unwrap_or_else(|error| {

@@ -342,7 +342,7 @@ impl Wire {
             Ok(Err(status)) => {
                 let why = status_text(&status);
                 match status.code() {
-                    // The member answers that its disk has no space for what was sent.
+                    // The member answers that its disk has no space for the message.
                     tonic::Code::ResourceExhausted => link.record_answer(self.target),
                     _ => link.record_silence(self.target, &why),
                 }

@@ -2,7 +2,7 @@
 
 use tokio::sync::Semaphore;
 
-/// How many sessions may still do it.
+/// The number of sessions that may still do it.
 #[derive(Debug)]
 pub struct Pace(Semaphore);
 

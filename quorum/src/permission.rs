@@ -12,8 +12,8 @@
 //! `person` says on whose behalf a request is made: nobody's (`Itself`: the agent or member acts
 //! for itself), a user's or an operator's. For users, the quorum trusts the agent that
 //! authenticated them, so only the role `api` may make such calls; the exception is `RecordAccess`,
-//! which a node may make for people on that node. What operators alone may request needs a proof
-//! (`Author`), and this table names the API methods that the proof must be for:
+//! which a node may make for people on that node. A request for operators needs a proof (`Author`)
+//! for one of the API methods in its row of the table. There are two kinds of proof:
 //!
 //! | proof | trusted agents | allowed methods |
 //! |---|---|---|
@@ -88,8 +88,8 @@ impl Row {
         }
     }
 
-    /// The roles to which it is granted, for people: those with `Yes`, or if none has that, those
-    /// with `Own`.
+    /// The roles that may make the call, as text: those with `Yes`, or if there are none, those with
+    /// `Own`.
     fn roles(self) -> String {
         let roles = [Role::Quorum, Role::Api, Role::Node].into_iter();
         let granted =
@@ -124,8 +124,8 @@ macro_rules! table {
                 }
             }
 
-            /// The call made by a request. A query that may be answered from an outdated state
-            /// counts as that query.
+            /// The call made by a request. `Stale` and `AsOperator` count as the request that they
+            /// contain.
             pub fn of(request: &Request) -> Self {
                 let mut asked = request;
                 loop {
@@ -153,25 +153,25 @@ table! {
         GetNodes: No Yes Yes Itself;
         SampleNodes: No Yes Yes Itself;
         Claims: No Yes No Itself;
-        /// By the node that it names: the head of the lane.
+        /// Only by the head of the lane, which is the `node` in the request.
         AdvanceLane: No Own Own Itself;
         GetTasks: No Yes No Itself;
-        /// Held by the caller itself, or by a user of its machine.
+        /// Only with the caller as the holder, for itself or for a user of its machine.
         AcquireLease: No Own No User;
-        /// A user who is named in it reads what is visible to that user (`audit::visible`), known by
-        /// name alone: what a namesake on another machine did is visible too. Without one, an
-        /// operator reads everything.
+        /// A query for a user reads the records visible to that user (`audit::visible`). It knows the
+        /// user by name alone, so it includes records of a namesake on another machine. A query
+        /// without a user reads everything, for an operator.
         QueryAudit: No Yes No UserOrOperator(&[QUERY_AUDIT]);
         VerifyAudit: No Yes No Itself;
         ExportAudit: No Yes No Operator(&[EXPORT_AUDIT]);
-        /// For a node: on that node, to an allocation that has or had a share on it, by its owner
-        /// or root; no denied call.
+        /// For a node: only accesses on that node, by the owner or root, to an allocation that has or
+        /// had a share on it; no `Denied` and no `AuditExported`.
         RecordAccess: No Yes Own User;
         Status: Yes Yes Yes Itself;
         StateHash: No Yes No Itself;
         Members: Yes Yes Yes Itself;
         ChangeMembers: No Yes No Operator(&[CHANGE_MEMBERS]);
-        /// Held by the caller itself, or by a user of its machine.
+        /// Only with the caller as the holder, for itself or for a user of its machine.
         RenewLease: No Own No User;
         ListLeases: No Yes No Itself;
         RefusedClaim: No Yes No Itself;
@@ -282,7 +282,7 @@ impl Author {
     }
 }
 
-/// What the content of a request says about the roles that it needs, beyond its method.
+/// The requirements that the content of a request adds to those of its method.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Scope<'a> {
     /// The tenant that it changes, if admins of the tenant may make such requests.
@@ -309,8 +309,8 @@ pub(crate) fn check_roles(author: &Author, roles: &Roles, scope: Scope<'_>) -> R
     let Author { name, method, account: _ } = author;
     let relation = scope.tenant.map_or(Relation::Foreign, |tenant| roles.relation_to_tenant(tenant));
     if !roles.may(method, relation) {
-        let whose = scope.tenant.map_or_else(String::new, |tenant| format!(" for tenant {tenant:?}"));
-        return Err(Refusal::NotOperator { why: format!("{name} has no role that allows {method}{whose}") });
+        let for_tenant = scope.tenant.map_or_else(String::new, |tenant| format!(" for tenant {tenant:?}"));
+        return Err(Refusal::NotOperator { why: format!("{name} has no role that allows {method}{for_tenant}") });
     }
     if !scope.needs_system_admin || roles.system_admin {
         return Ok(());
@@ -325,9 +325,9 @@ pub(crate) fn check_roles(author: &Author, roles: &Roles, scope: Scope<'_>) -> R
     Err(Refusal::NotOperator { why })
 }
 
-/// Checks whether the caller may make this request, as far as the request itself shows it, and that
-/// the names of persons in it are well-formed. Conditions about an allocation are checked where the
-/// allocation is known, and an account's roles where they are known.
+/// Checks whether the caller may make this request, as far as the request itself shows it, and
+/// whether the names of persons in it are well-formed. Callers that know the allocation or the
+/// account's roles check the conditions that depend on them.
 pub(crate) fn check(caller: &Caller, author: Option<&Author>, request: &mut Request) -> Result<Grant, Refusal> {
     let grant = granted(Call::of(request), caller)?;
     check_author(request, author)?;
@@ -383,8 +383,8 @@ pub fn person(request: &mut Request) -> Result<Person, Refusal> {
     }
 }
 
-/// Checks that a request for operators comes with a proof for it, and that a request that is not for
-/// operators comes without one.
+/// Checks that a request for operators has a proof for its method, and that any other request has
+/// none.
 fn check_author(request: &mut Request, author: Option<&Author>) -> Result<(), Refusal> {
     let person = person(request)?;
     let what = match request {
@@ -403,12 +403,11 @@ fn check_author(request: &mut Request, author: Option<&Author>) -> Result<(), Re
     }
 }
 
-/// Sets the requester's name for the audit log, in place of the name that the agent wrote: for an
-/// operator, the name in the proof and the machine of the agent; for root, if the work belongs to
-/// another user, root and the machine. Other names stay as the agent wrote them, without a machine:
-/// also those of people who act by a role on another user's work without a proof, such as an admin of
-/// its tenant. The ledger removes the machine from root's name alone before it looks up roles, so no
-/// other name may get one here unless a proof has shown the role.
+/// Replaces the requester's name that the agent wrote, for the audit log. An operator gets the name
+/// in the proof and the agent's machine; root gets the machine if the work belongs to another user.
+/// All other names stay without a machine, even if a role lets the person act on another user's work
+/// without a proof, for example an admin of its tenant. Before the ledger looks up roles, it removes
+/// the machine only from root's name, so no other name may get one here without a proof.
 pub(crate) fn name_person(
     request: &mut Request,
     caller: &Caller,
@@ -574,7 +573,7 @@ mod tests {
     use lattice_model::access_token::TokenId;
 
     #[test]
-    fn nobody_but_an_api_agent_carries_a_persons_wish_and_a_stolen_node_certificate_reads_little() {
+    fn only_an_api_agent_acts_for_a_person_and_a_stolen_node_certificate_reads_little() {
         for call in Call::ALL {
             let row = call.row();
             assert!(row.quorum == Grant::No || row.person == Person::Itself, "{call:?}");
@@ -612,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn an_accounts_roles_allow_what_the_table_says_of_them() {
+    fn the_roles_of_an_account_allow_their_methods_in_the_table() {
         let author = |method| Author::of_account(&api(), account(), method).unwrap();
         let operator = Roles { operator: true, ..Roles::default() };
         let admin = Roles { admin_of: ["physics".to_owned()].into(), ..Roles::default() };
@@ -636,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_a_system_admin_is_refused_to_every_other_role_that_has_the_method() {
+    fn a_request_for_system_admins_is_refused_to_other_roles_that_have_its_method() {
         let author = |method| Author::of_account(&api(), account(), method).unwrap();
         let admin = Roles { admin_of: ["physics".to_owned()].into(), ..Roles::default() };
         let (operator, system) = (Roles { operator: true, ..Roles::default() }, Roles { system_admin: true, ..Roles::default() });
@@ -683,7 +682,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_in_the_audit_log_is_read_with_a_proof_alone() {
+    fn the_whole_audit_log_is_read_only_with_a_proof() {
         let query = |by| Request::QueryAudit { filter: lattice_model::AuditFilter::default(), after: 0, limit: 1, by };
         let author = Author::of_account(&api(), account(), QUERY_AUDIT).unwrap();
         assert_eq!(check(&api(), Some(&author), &mut query(None)), Ok(Grant::Yes));

@@ -41,7 +41,7 @@ const RESULT_AFTER_LOSS: Duration = Duration::from_secs(10);
 pub enum Unserved {
     /// This member is not the leader; the leader, if known.
     NotLeader(Option<u64>),
-    /// The command was not executed, or that is unknown; the reason is text for people.
+    /// The command was not executed, or may have been; the reason is text for people.
     Unavailable(String),
 }
 

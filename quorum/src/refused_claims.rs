@@ -25,7 +25,7 @@ impl RefusedClaims {
 
     /// Records that a claim for `allocation` was granted or refused.
     pub fn record<T>(&self, allocation: AllocationId, outcome: &Result<T, Refusal>, at: Timestamp) {
-        // It says nothing about nodes, so an earlier reason stands.
+        // `WaitsAhead` says nothing about nodes, so an earlier reason stays.
         if matches!(outcome, Err(Refusal::WaitsAhead { .. })) {
             return;
         }
@@ -55,7 +55,7 @@ mod tests {
     use lattice_quorum_client::wire::Conflict;
 
     #[test]
-    fn the_last_refusal_stands_until_a_claim_is_taken_and_the_oldest_goes() {
+    fn the_latest_refusal_stays_until_a_claim_is_granted_and_the_oldest_is_dropped() {
         let claims = RefusedClaims::default();
         let id = |number: u128| AllocationId(uuid::Uuid::from_u128(number));
         let refused = |why: &str| {

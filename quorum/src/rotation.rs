@@ -5,8 +5,8 @@
 //!   introduced ──all have it──▶ encrypts ──all encrypt with it, no older message in transit──▶ older key deleted
 //! ```
 //!
-//! The machine of a revoked certificate has the key: after a revocation the leader starts a
-//! rotation by itself.
+//! A machine with a revoked certificate has the key, so the leader starts a rotation by itself after
+//! a revocation.
 //!
 //! "All" means the nodes that are neither revoked nor away (Down, Booting or Failed), in their
 //! current incarnations. A node that is away gets the keyring when it registers again. The agents'

@@ -23,7 +23,7 @@ impl Shortages {
         };
     }
 
-    /// The leader sends all members' shortages.
+    /// Replaces all reports by those that the leader sent.
     pub fn are(&self, shortages: BTreeMap<u64, Shortage>) {
         *self.known() = shortages;
     }
@@ -33,7 +33,7 @@ impl Shortages {
         self.known().clear();
     }
 
-    /// What this member's disk has no space for, if anything.
+    /// The commands for which this member's disk has no space, if any.
     pub fn of(&self, member: u64) -> Option<RefusedCommands> {
         self.known().get(&member).map(|shortage| shortage.refuses)
     }

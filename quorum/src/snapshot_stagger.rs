@@ -34,8 +34,8 @@ fn applied(metrics: &RaftMetrics<u64, Peer>) -> u64 {
     metrics.last_applied.map_or(0, |id| id.index)
 }
 
-/// The first entry after `begun` at which a member makes a snapshot, if there are `before` members
-/// before it of `all`, and each makes one every `every` entries.
+/// The first entry after `begun` at which a member makes a snapshot. `before` of `all` members come
+/// before it in the order, and each member makes a snapshot every `every` entries.
 fn first_snapshot_index(begun: u64, every: u64, before: u64, all: u64) -> u64 {
     let phase = every * before / all.max(1);
     let behind = (begun + every - phase) % every;

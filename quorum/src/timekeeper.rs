@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_amiss_says_who_and_by_how_much() {
+    fn an_alarm_names_the_members_and_their_differences() {
         let mut comparison = Comparison { agreed: Some(Timestamp(100_000)), ..Comparison::default() };
         assert_eq!(alarm(&comparison, Timestamp(95_000)), None);
         assert_eq!(alarm(&comparison, Timestamp(94_999)), Some(ClockAlarm::LedgerTime { behind_ms: 5_001 }));

@@ -8,7 +8,7 @@ use lattice_quorum_client::wire::{AdmissionsStatus, AdmittedNode, WaitingNode};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
-/// Largest number of nodes remembered; beyond that, the one whose latest attempt is oldest is
+/// Largest number of nodes remembered; beyond that, the node that has not tried for longest is
 /// dropped.
 const WAITING_LEN_MAX: usize = 1000;
 /// Largest size of an address, in bytes.

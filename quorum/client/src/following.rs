@@ -47,7 +47,7 @@ impl Following {
         self.request.since
     }
 
-    /// The next delivery is a list: what this watch delivered does not fit what the watcher has.
+    /// Makes the next delivery a list, because earlier deliveries do not fit the watcher's records.
     pub fn start_again(&mut self) {
         self.stream = None;
         self.request.since = None;

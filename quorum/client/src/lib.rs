@@ -10,8 +10,8 @@
 //! ([`QuorumClient::learn`]); the configured addresses are used if none of those answers. If
 //! connections to a member fail, all callers together try it less and less often (`reachability`).
 //!
-//! What other crates await is a [`BoxFuture`]: the code of an `async fn`, with all of gRPC below it,
-//! would be compiled again in each crate that awaits it.
+//! Functions that other crates await return a [`BoxFuture`]: an `async fn` would be compiled again in
+//! each of those crates, together with all of gRPC.
 
 pub mod following;
 pub mod wire;
@@ -50,8 +50,8 @@ use tokio::time::{Instant, timeout};
 use tonic::transport::Channel;
 
 /// Timeout of one member's answer before the next member is tried. Pings detect a dead member
-/// within two seconds, and a leader without a majority says so. What remains is a leader whose disk
-/// takes seconds: if callers retried earlier, they would never get its answer.
+/// within two seconds, and a leader without a majority says so. The remaining case is a leader with
+/// a disk that takes seconds: if callers retried earlier, they would never get its answer.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout for opening a stream.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
@@ -108,14 +108,14 @@ impl QuorumClient {
     /// runtime.
     pub fn new(endpoints: Vec<String>, credentials: Credentials) -> Result<Self, TlsError> {
         let mut members = endpoints.iter().map(|address| open(&credentials, address)).collect::<Result<Vec<_>, TlsError>>()?;
-        // Agents start with different members, and leave a failing one for different others.
+        // Agents start with different members, and move from a failing one to different others.
         members.shuffle(&mut rand::rng());
         let known = Known { list: MemberList::default(), members, present: 0, leader: None };
         Ok(Self(Arc::new(Inner { credentials, configured: endpoints, known: Mutex::new(known) })))
     }
 
-    /// The same members over separate connections, so that a stream there that is not read does not
-    /// block anything here.
+    /// A client of the same members with separate connections, so that an unread stream of that
+    /// client blocks nothing in this one.
     pub fn apart(&self) -> Result<Self, TlsError> {
         let apart = Self::new(self.0.configured.clone(), self.0.credentials.clone())?;
         apart.learn(&self.known().list.clone());
@@ -308,7 +308,7 @@ mod tests {
     use lattice_pki::tls::TlsFiles;
 
     #[tokio::test]
-    async fn the_newest_list_is_the_true_one_and_the_configured_members_come_last() {
+    async fn the_newest_list_is_used_and_the_configured_members_come_last() {
         let dir = std::env::temp_dir().join(format!("lattice-client-{}", std::process::id()));
         ca::init(&dir).unwrap();
         let issued = ca::issue(&dir, "n1", Role::Node, &[], &dir, ca::LIFETIME).unwrap();

@@ -36,8 +36,8 @@ impl Reachability {
         self.0.lock()
     }
 
-    /// Permission for an attempt. The error says why the member must not be tried now. A caller
-    /// that gets permission uses up that of the others.
+    /// Permits an attempt. The error says why the member must not be tried now. After each permission
+    /// to try an unreachable member, all callers must wait for a pause.
     pub(super) fn permit_attempt(&self, now: Instant) -> Result<(), Unreachable> {
         match &mut *self.state() {
             Some(since) if now < since.next => Err(Unreachable(since.status.clone())),
@@ -71,7 +71,7 @@ mod tests {
     use std::io;
 
     #[test]
-    fn the_longer_there_is_none_the_less_often_a_connection_is_tried() {
+    fn the_longer_a_member_is_unreachable_the_less_often_it_is_tried() {
         let (reachability, began) = (Reachability::default(), Instant::now());
         let refused = || Err::<(), _>(Status::from_error(Box::new(io::Error::from(io::ErrorKind::ConnectionRefused))));
         let mut tries = Vec::new();

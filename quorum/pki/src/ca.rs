@@ -290,8 +290,8 @@ fn issued_now() -> Timestamp {
     Timestamp(millis(now()))
 }
 
-/// Valid until `lifetime` from now; from a day ago, because clocks differ, or from a tenth of the
-/// lifetime ago if that is less.
+/// Sets the validity. It ends `lifetime` from now; because clocks differ, it begins a day ago, or a
+/// tenth of the lifetime ago if that is less.
 fn valid_for(params: &mut CertificateParams, lifetime: Duration) {
     let epoch = date_time_ymd(1970, 1, 1);
     params.not_before = epoch + now().saturating_sub(DAY.min(lifetime / 10));
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewed_certificate_is_the_same_ones_with_another_key_and_time() {
+    fn a_renewal_changes_only_the_key_and_the_times() {
         let dir = std::env::temp_dir().join(format!("lattice-ca-renew-{}", std::process::id()));
         init(&dir).unwrap();
         let hosts = ["h1".to_owned(), "10.0.0.1".to_owned(), "fd00::1".to_owned()];

@@ -164,7 +164,7 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// Reads it from the end certificate of a chain verified by TLS.
+    /// Reads these parts from the end certificate of a chain verified by TLS.
     ///
     /// # Errors
     /// [`CallerError`] if the certificate does not identify a peer.

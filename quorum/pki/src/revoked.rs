@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_forgets_nothing_and_wakes_whom_it_concerns() {
+    fn a_list_forgets_nothing_and_wakes_tasks_whose_certificate_is_revoked() {
         let list = RevocationList::default();
         let one = shown("n1", 4);
         let mut waits = Box::pin(list.until_revoked(&one));

@@ -12,7 +12,7 @@ use thiserror::Error;
 pub struct ClientTls {
     /// The authority's certificate.
     pub ca: String,
-    /// The own certificate (chain).
+    /// This process's certificate (chain).
     pub cert: String,
     /// Its key.
     pub key: String,
@@ -60,7 +60,7 @@ pub enum TlsError {
 pub struct TlsFiles {
     /// The authority's certificate, PEM.
     pub ca: PathBuf,
-    /// The own certificate, PEM.
+    /// This process's certificate, PEM.
     pub cert: PathBuf,
     /// Its key, PEM, mode 0600.
     pub key: PathBuf,

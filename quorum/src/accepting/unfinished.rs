@@ -38,8 +38,8 @@ struct Class {
 }
 
 impl Class {
-    /// The handshake to close if a limit is reached: one of `of` if that address has reached its
-    /// own, else one of the address with the most. Of an address, the one with the lowest [`Age`].
+    /// The handshake to close if a limit is reached: one of address `of` if that has reached its own
+    /// limit, else one of the address with the most. It is that address's one with the lowest [`Age`].
     fn handshake_to_close(&self, of: IpAddr, all_max: usize, of_address_max: usize) -> Option<(IpAddr, Age, Instant)> {
         let own = self.addresses.get(&of).filter(|own| own.len() >= of_address_max).map(|own| (&of, own));
         let most = || self.addresses.iter().max_by_key(|(_, waiting)| (waiting.len(), std::cmp::Reverse(waiting.keys().next().copied())));
@@ -90,9 +90,9 @@ impl Unfinished {
         self.state.lock()
     }
 
-    /// Enters a connection from this address. If a limit is reached, another one is closed. If that
-    /// one is younger than [`HandshakeLimits::age_min`], waits until it is old enough, or another
-    /// one has ended.
+    /// Enters a connection from this address. If a limit is reached, closes another connection. If that
+    /// one is younger than [`HandshakeLimits::age_min`], first waits until it is old enough, or any
+    /// connection has ended.
     pub(super) async fn enter(&self, address: IpAddr, is_known: bool) -> HandshakePermit {
         let HandshakeLimits { known_max, strangers_max, of_address_max, age_min } = self.limits;
         let all_max = if is_known { known_max } else { strangers_max };
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_one_address_the_oldest_without_a_first_record_goes_first() {
+    async fn within_one_address_the_oldest_without_a_first_record_is_closed_first() {
         let unfinished = Unfinished::new(LIMITS);
         let mut all = Vec::new();
         for number in 0..5 {

@@ -9,10 +9,10 @@ use lattice_store::machine::{Agreed, AuditError};
 use std::time::Instant;
 
 /// The records after `after`, up to `upto` (0: to the end of the chain), that match `filter` and are
-/// visible to the user (`None`: an operator, to whom all are): at most `limit`, and no more than one
-/// step reads. A user's records are without `previous`, the hash of a record that may be another's.
-/// Begins with the first record on this disk. `upto` advances past records that are not visible too.
-/// Reads the disk: call it where blocking is allowed.
+/// visible to the user (`None`: an operator, who sees all): at most `limit`, and no more than one step
+/// reads. A user's records have no `previous`: that is the hash of a record that may be another
+/// user's. Begins with the first record on this disk. The page's `upto` also advances past records
+/// that are not visible. Reads the disk: call it where blocking is allowed.
 pub fn page(
     agreed: &Agreed,
     filter: &AuditFilter,

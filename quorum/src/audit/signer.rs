@@ -167,7 +167,7 @@ mod tests {
         "92a009a9f0d4cab8720e820b5f642540a2b27b5416503f8fb3762223ebdb69da085ac1e43e15996e458f3613d0f11d8c387b2eaeb4302aeeb00d291612bb0c00";
 
     #[test]
-    fn it_makes_the_signature_of_the_standards_example() {
+    fn a_signature_equals_the_example_in_rfc_8032() {
         let dir = Dir::new("standard");
         let path = dir.0.join("key.pem");
         std::fs::write(&path, KEY).unwrap();

@@ -23,7 +23,7 @@ impl UserQueries {
     /// Counts a query until the returned value is dropped.
     ///
     /// # Errors
-    /// [`Refusal::Unavailable`]: as many are being answered as may be. Clients repeat the request.
+    /// [`Refusal::Unavailable`]: the largest number is being answered already. Clients repeat the request.
     pub fn begin(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         Arc::clone(&self.0).try_acquire_owned().map_err(|_| {
             let ms = STEP.as_millis();

@@ -32,8 +32,8 @@ pub fn step(mut walk: AuditWalk, agreed: &Agreed) -> Result<AuditWalk, AuditErro
     let (want, cluster) = (agreed.audit_head(), agreed.ledger().cluster().to_owned());
     let base = agreed.audit_base();
     if walk.begins == 0 || walk.head.seq < base.seq {
-        // The archive was verified up to there before anything was deleted. What a walk knows of keys
-        // from before is incomplete where records were deleted ahead of it.
+        // The archive was verified up to the base before anything was deleted. The walk drops the keys
+        // that it knows: they are incomplete if it has not read all the deleted records.
         walk = AuditWalk { begins: base.seq + 1, head: base.clone(), ..AuditWalk::new(walk.member) };
     }
     let mut hashes = VecDeque::new();
@@ -67,8 +67,8 @@ fn introduce_earlier(walk: &mut AuditWalk, base: &AuditHead, member: MemberId, k
     }
 }
 
-/// Records keys and checks signatures. `hashes`: those of the records up to this one, the last at
-/// the end.
+/// Records keys and checks signatures. `hashes`: the hashes of the records up to this one, in the
+/// order of the chain.
 fn look(
     walk: &mut AuditWalk,
     agreed: &Agreed,
@@ -108,7 +108,7 @@ fn look(
                 None if signed.seq == base.seq => Some(base.hash.clone()),
                 None => match agreed.audit_records(signed.seq - 1, signed.seq).next().transpose()? {
                     Some(record) => Some(record.hash),
-                    // It was deleted since this step began.
+                    // The record was deleted since this step began.
                     None => (signed.seq <= agreed.audit_base().seq).then(|| signed.hash.clone()),
                 },
             };

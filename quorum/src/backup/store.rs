@@ -1,5 +1,5 @@
-//! The store of backups. Snapshots and segments are transferred as streams, so that no transfer has
-//! one of them completely in memory.
+//! The store of backups. Snapshots and segments are transferred as streams, never completely in
+//! memory.
 
 use super::error::{BackupError, ChainCodecError};
 use crate::config::QuorumConfig;
@@ -126,7 +126,7 @@ impl BackupStore {
         }
     }
 
-    /// Puts a sealed segment. All later backups rely on it: check it before.
+    /// Puts a sealed segment. All later backups rely on it, so check it first.
     pub async fn put_segment(&self, segment: &Segment, path: &Path) -> Result<(), BackupError> {
         let file = File::open(path).await.map_err(BackupError::local(path))?;
         self.put_file(self.key(&["audit", &segment.name()]), file, path).await
@@ -143,8 +143,8 @@ impl BackupStore {
         Ok(name)
     }
 
-    /// The names of all complete backups and the times when they were put, by the last entry that
-    /// they have: the oldest first. The time in a name is that of one member's clock.
+    /// The names of all complete backups with the store's times, ordered by their last entry, the
+    /// oldest first. The time in a name comes from one member's clock, so it does not count.
     async fn found(&self) -> Result<Vec<(String, SystemTime)>, BackupError> {
         let prefix = self.key(&["backups"]);
         let mut listed = self.0.store.list(Some(&prefix));

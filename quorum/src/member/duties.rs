@@ -77,8 +77,8 @@ pub(super) async fn duties(core: Arc<Core>) {
                 core.timekeeper.follow(None);
             }
             if let Some(leader) = leader {
-                // The call waits if this member lags behind; without this, a member that stops
-                // slowly would miss its leader.
+                // The call may wait, for example while this member lags behind: it must not delay the
+                // stop.
                 core.stop.run_until_cancelled(report_to_leader(&core, leader, term, &mut sent)).await;
             }
             continue;
@@ -184,8 +184,7 @@ async fn report_to_leader(
     }
 }
 
-/// Hands the leadership over to another member: this member's clock is wrong, and the other one's is
-/// right.
+/// Hands the leadership over to a member with a correct clock, because this member's clock is wrong.
 async fn hand_over(core: &Core, to: u64) {
     // A membership change has priority, and changes the leader itself if necessary.
     let Ok(_changing) = core.status.changing.try_lock() else { return };

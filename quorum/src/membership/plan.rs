@@ -186,8 +186,8 @@ fn step_before_vote(state: &MembersState, id: u64, peer: &Peer) -> Option<Step> 
     (behind > LAG_MAX).then(|| Step::Wait(format!("member {id} catches up: it has {matched} of {} entries", state.last)))
 }
 
-/// The member of `candidates` that answers and has most of the log, preferably one with enough disk
-/// space.
+/// The transfer to the best of the `candidates` that answer: one with enough disk space if possible,
+/// and among those the one with most of the log.
 fn hand_over(state: &MembersState, candidates: &BTreeSet<u64>) -> Step {
     let matched = |id: &u64| state.matched.get(id).copied().unwrap_or(0);
     let answering = candidates.iter().filter(|id| state.answering.contains(id) && **id != state.leader);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_added_is_refused_before_anything_happens() {
+    fn an_impossible_addition_is_refused_before_the_first_step() {
         let refused = |state: &MembersState, change: &MembersChange, expected: &str| match next(state, change) {
             Step::Refuse(why) => assert!(why.contains(expected), "{why}"),
             other => panic!("{other:?}"),
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_elected_continues() {
+    fn each_new_leader_continues_the_change() {
         let remove = MembersChange::Remove { id: 1 };
         assert_eq!(next(&state(&[1, 2, 3], &[]), &remove), Step::HandOver(2));
         for elected in [2, 3] {
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_begun_is_ended_first() {
+    fn a_change_of_votes_in_progress_is_completed_first() {
         let mut joint = state(&[1, 2, 3], &[4]);
         joint.roster.votes.push(set(&[1, 2, 4]));
         assert_eq!(next(&joint, &MembersChange::Remove { id: 1 }), Step::Vote(set(&[1, 2, 4])));

@@ -16,8 +16,8 @@ use std::sync::Arc;
 const RECORDS_MAX: u32 = 10_000;
 
 /// See [`lattice_quorum_client::wire::Request::QueryAudit`]. The caller has confirmed that this
-/// member is the leader. `by`: a user, who reads what is visible to that user, and is not told where
-/// the archive is; `None`: an operator, who reads everything.
+/// member is the leader. `by`: a user, who gets only the visible records, and not the archive's URL;
+/// `None`: an operator, who gets everything.
 pub(super) async fn query(core: &Arc<Core>, filter: AuditFilter, after: u64, limit: u32, by: Option<Principal>) -> Result<Answer, Refusal> {
     let limit = if limit == 0 { RECORDS_MAX } else { limit.min(RECORDS_MAX) };
     let agreed = Arc::clone(&core.agreed);
@@ -31,15 +31,15 @@ pub(super) async fn query(core: &Arc<Core>, filter: AuditFilter, after: u64, lim
     let query = core.user_queries.begin()?;
     let visible = visible_to(core, &by)?;
     let found = blocking(move || {
-        // Counted until the disk is read, also if nobody waits for the answer any more.
+        // The query counts until the disk is read, even if nobody waits for the answer any more.
         let _counted = query;
         page(&agreed, &filter, Some(&visible), after, 0, limit as usize)
     });
     found.await.map(Answer::Audit)
 }
 
-/// What the user may read by the ledger's current state. A query asks again for each page: a tenant's
-/// former admin gets none that is read after the revocation was applied here.
+/// The records that the user may read by the ledger's current state. This is checked for each page: a
+/// tenant's former admin gets no page that is read after the revocation was applied here.
 fn visible_to(core: &Core, user: &Principal) -> Result<VisibleTo, Refusal> {
     let ledger = core.agreed.ledger();
     let is_machine = |name: &str| name.parse::<NodeId>().is_ok_and(|id| ledger.node(&id).is_some());

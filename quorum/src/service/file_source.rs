@@ -1,4 +1,4 @@
-//! Which generation a member without files gets them from.
+//! The generation from which a member without files gets its files.
 //!
 //! After a recovery an empty member may get messages both from a recovered member and from one that
 //! was started with its old files. It must not mix the two generations: it prefers the newer one,
@@ -6,7 +6,7 @@
 
 use parking_lot::Mutex;
 
-/// Decides for one member, while its own files are of no generation yet.
+/// Decides for one member, while it has no files of any generation.
 #[derive(Debug, Default)]
 pub struct FileSource(Mutex<Option<Bound>>);
 
@@ -18,7 +18,7 @@ struct Bound {
 }
 
 impl FileSource {
-    /// Accepts a message of a member of this generation; `stores`: it has entries or a snapshot.
+    /// Accepts a message of a member of this generation; `stores`: the message has entries or a snapshot.
     ///
     /// # Errors
     /// The generation that this member accepts instead.
@@ -38,14 +38,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_older_generation_is_refused_once_a_newer_one_was_heard() {
+    fn an_older_generation_is_refused_after_a_message_of_a_newer_one() {
         let source = FileSource::default();
         assert_eq!((source.accept(1, false), source.accept(7, false)), (Ok(()), Ok(())));
         assert_eq!((source.accept(1, true), source.accept(7, true)), (Err(7), Ok(())));
     }
 
     #[test]
-    fn what_was_stored_of_one_generation_is_not_mixed_with_any_other() {
+    fn files_of_one_generation_are_not_mixed_with_any_other() {
         let source = FileSource::default();
         assert_eq!((source.accept(3, false), source.accept(3, true), source.accept(3, false)), (Ok(()), Ok(()), Ok(())));
         assert_eq!((source.accept(2, false), source.accept(9, false), source.accept(3, true)), (Err(3), Err(3), Ok(())));

@@ -1,7 +1,7 @@
-//! What a holder of a node's certificate may read and record: only what concerns the node's own
+//! Limits the holder of a node's certificate to reading and recording about the node's own
 //! allocations. The leader decides whether an allocation belongs to the node, so that a member that
-//! lags behind refuses nothing about work that has just started. Only a stale read of an allocation
-//! is decided by the member that answers it.
+//! lags behind refuses nothing about work that has just started. Exception: the member that answers
+//! a stale read of an allocation decides by itself.
 
 use crate::core::{AskLeader, Core};
 use crate::permission::{self, Call, is_of_node};

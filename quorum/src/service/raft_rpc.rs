@@ -71,8 +71,8 @@ impl RaftService {
         })
     }
 
-    /// Refuses Raft messages of a member whose files are of another generation: each recovery of the
-    /// quorum begins one. A member without files gets them from one generation: see [`FileSource`].
+    /// Refuses Raft messages of a member with files of another generation: each recovery of the quorum
+    /// begins a new generation. A member without files gets all of them from one: see [`FileSource`].
     fn same_generation(&self, member: u64, theirs: Option<u64>, stores: bool) -> Result<(), Status> {
         let Some(theirs) = theirs else { return Ok(()) };
         let differs = match self.core.agreed.generation() {

@@ -3,7 +3,7 @@
 //! ```text
 //!   up:   Register ──▶ committed ──▶ Heartbeat … (memory)   Report … (committed in order)
 //!   down: Registered, then Revoked, Keyring and Desired, each again when it changes
-//!         Acked · HeartbeatAck · Members · Hear · Close · Move
+//!         Acked · HeartbeatAck · Members · QueryGossip · Close · Move
 //! ```
 
 mod committing;
@@ -49,12 +49,13 @@ const BEATS_MAX: usize = 16;
 /// Largest size of a failed wipe's reason in the log, in bytes.
 const WIPE_WHY_BYTES_MAX: usize = 512;
 /// Pauses between attempts to commit reports while the leader does not answer, each up to twice as long
-/// as the one before it. A session ends only when that lasts: at an election, thousands of agents would
-/// begin new ones at once.
+/// as the one before it. A session ends only after a long silence: at an election, thousands of agents
+/// would otherwise begin new ones at once.
 const UNSERVED_PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
 /// How long a session that no other member accepted stays before another attempt to move it.
 const MOVE_RETRY_DELAY: Duration = Duration::from_secs(300);
-/// How long a session waits until this member has applied what the leader committed for it.
+/// How long a session waits until this member has applied the entries that the leader committed for
+/// it.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Starts a session. When this member becomes the leader, it moves its sessions to other members:
@@ -213,8 +214,8 @@ impl<'a> Session<'a> {
             unserved_since: None,
             unserved_pauses: UNSERVED_PAUSES,
         };
-        // Before the message is made: a lock of the ledger that lives through it would be taken twice,
-        // for ever if an entry is to be applied in between.
+        // A separate statement: if a lock of the ledger lived as long as the message's expression, a
+        // second lock would wait for ever as soon as an entry is to be applied in between.
         let members = core.member_list();
         let registered = Down::Registered {
             incarnation,
@@ -287,7 +288,7 @@ impl<'a> Session<'a> {
     async fn handle(&mut self, up: Up, messages: &mut mpsc::Receiver<Result<Up, Ended>>) -> Result<Option<Up>, Ended> {
         match up {
             Up::Register { .. } => Err(Ended::Refused(Status::invalid_argument("a session has one registration"))),
-            // Where no recovery waits for it, there is nothing to adopt.
+            // Unless a recovery waits for this node, there is nothing to adopt.
             Up::Holds { .. } if !self.core.agreed.ledger().awaits(&self.node) => {
                 self.send_desired(Revision(0)).await?;
                 Ok(None)
@@ -318,7 +319,7 @@ impl<'a> Session<'a> {
                     if self.beats.len() == BEATS_MAX {
                         self.beats.pop_front();
                     }
-                    // A time behind its recording: a summary that was taken in between is without it.
+                    // Later than the recording: a summary taken between `now` and the recording lacks it.
                     self.beats.push_back((seq, Instant::now()));
                     self.count_running(running);
                     self.conformance =
@@ -334,7 +335,7 @@ impl<'a> Session<'a> {
                 let result = propose(self.core, vec![action]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?.pop();
                 match result {
                     Some(Ok(_)) => {}
-                    // The agent reports it again in another session.
+                    // The agent sends the list again in another session.
                     Some(Err(refusal)) => return Err(Ended::Close(refusal.to_string())),
                     None => return Err(Ended::Close("the leader gave no answer".to_owned())),
                 }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   since nothing ─▶ the list as of now ────────────┐
-//!   since a place ─▶ is it kept? ─▶ later changes ───┴─▶ each entry that concerns it ─▶ …
+//!   since a place ─▶ in history? ─▶ later changes ───┴─▶ each entry that concerns it ─▶ …
 //!                        └ no ─▶ Resync
 //! ```
 //!
@@ -11,9 +11,8 @@
 //! current place. If the history no longer contains that place, the watcher must start again. A
 //! watcher that reads nothing for a while is disconnected, and may resume from its place later.
 //!
-//! A narrow watch concerns one record: that of an agent of role `node`, or of one allocation. It
-//! is woken by changes of that alone, so that ten thousand of them cost nothing while others
-//! change.
+//! A narrow watch concerns one node, for its agent of role `node`, or one allocation. Only changes
+//! that concern it wake it, so ten thousand narrow watches cost nothing while others change.
 
 use super::packets::Packets;
 use crate::core::Core;
@@ -47,13 +46,13 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const CATCH_UP: Duration = Duration::from_secs(2);
 /// Number of change sets read at once.
 const SETS_MAX: usize = 64;
-/// When nothing concerns a watcher, how often its place is still advanced, so that it is not
-/// dropped from the history.
+/// How often the place of a watcher is advanced while no change concerns it, so that the history
+/// does not lose that place.
 const MARK_AFTER: Duration = Duration::from_secs(1);
-/// The same for a narrow watch, which could start with a short list at any time.
+/// The same for a narrow watch: its list is short, so it may start again with a list at any time.
 const NARROW_MARK_AFTER: Duration = Duration::from_secs(30);
-/// How many change sets are searched for what concerns the watch of a node's agent that resumes.
-/// Its list is short, and ten thousand of them may come back at once.
+/// Largest number of change sets that the watch of a node's agent searches when it resumes. After
+/// more, it gets its list, which is short: ten thousand of them may resume at once.
 const NODE_RESUMED_MAX: usize = 1024;
 
 /// How a watch ends.
@@ -181,7 +180,7 @@ impl<'a> Subscription<'a> {
 
 impl Drop for Subscription<'_> {
     fn drop(&mut self) {
-        // So that its own entry is found dropped.
+        // Dropped first: `narrow_over` removes only dropped watches.
         self.narrow = Arc::default();
         self.core.agreed.changes.narrow_over(&self.topic);
     }
@@ -198,7 +197,7 @@ impl Watch<'_> {
         }
     }
 
-    /// What it is about, if that is one record.
+    /// The topic of a narrow watch; `None`: the watch is not narrow.
     fn topic(&self) -> Option<Topic> {
         if let Some(node) = self.whose {
             return Some(Topic::Node(node.clone()));
@@ -213,7 +212,7 @@ impl Watch<'_> {
     }
 
     async fn run_narrow(&self, narrow: &Narrow) -> Result<Infallible, Ended> {
-        let mut place = self.begun().await?;
+        let mut place = self.begin().await?;
         let mut sent_at = Instant::now();
         loop {
             if let Some(first) = narrow.take() {
@@ -244,17 +243,17 @@ impl Watch<'_> {
     }
 
     /// Sends the list, or the changes after the watcher's place; returns the place that it then has.
-    async fn begun(&self) -> Result<WatchCursor, Ended> {
+    async fn begin(&self) -> Result<WatchCursor, Ended> {
         match self.wanted.since {
-            Some(since) => self.resumed(since).await,
-            None => self.listed().await,
+            Some(since) => self.send_changes_since(since).await,
+            None => self.send_list().await,
         }
     }
 
     async fn run_wide(&self) -> Result<Infallible, Ended> {
         let mut newer = self.core.agreed.changes.newer();
-        // The watcher knows everything up to here, and was told so.
-        let mut sent = self.begun().await?;
+        // The place that was last sent to the watcher.
+        let mut sent = self.begin().await?;
         let mut sent_at = Instant::now();
         let mut place = sent;
         loop {
@@ -293,7 +292,7 @@ impl Watch<'_> {
 
     /// The changes after `since`, up to now. Never an older state: this member first catches up
     /// with the watcher.
-    async fn resumed(&self, since: WatchCursor) -> Result<WatchCursor, Ended> {
+    async fn send_changes_since(&self, since: WatchCursor) -> Result<WatchCursor, Ended> {
         let now = || self.core.agreed.ledger().place();
         let behind = |what: String| Ended::CutOff(Status::unavailable(format!("this member lies behind the watcher: {what}")));
         let there = now();
@@ -330,7 +329,7 @@ impl Watch<'_> {
     }
 
     /// The complete list.
-    async fn listed(&self) -> Result<WatchCursor, Ended> {
+    async fn send_list(&self) -> Result<WatchCursor, Ended> {
         let list = self.list();
         let place = list.place;
         let WatchCursor { generation, revision } = place;
@@ -355,7 +354,7 @@ impl Watch<'_> {
                     .collect()
             }
             (WatchAllocations::Live, None) => {
-                // Like the changes: of ended work, what still holds shares.
+                // As in the changes, ended work is included while it still holds shares.
                 let holds = |a: &Allocation| !a.state.is_terminal() || !a.shares.all_released();
                 ledger.allocations().filter(|a| holds(a) && self.concerns(a)).cloned().collect()
             }
@@ -383,7 +382,7 @@ impl Watch<'_> {
         self.wants(allocation.id, allocation.owner.uid) && self.whose.is_none_or(|node| is_of_node(allocation, node.as_str()))
     }
 
-    /// Whether it asked for this allocation, wherever that runs. `owner`: the owner's user id.
+    /// Whether the watch wants this allocation, on any node. `owner`: the owner's user id.
     fn wants(&self, allocation: AllocationId, owner: u32) -> bool {
         let which = match &self.wanted.allocations {
             WatchAllocations::None => false,
@@ -426,8 +425,8 @@ impl Watch<'_> {
         Box::new(tenants.chain(vclusters).chain(pool).chain(domains).chain(leases).chain(nodes).chain(allocations))
     }
 
-    /// What this watch is sent of changed phases. The agent of a node is sent only those of its own
-    /// share: each of ten thousand reports would otherwise go to ten thousand nodes.
+    /// The changed phases for this watch. The agent of a node gets only those of its own share:
+    /// otherwise each of ten thousand reports would go to ten thousand nodes.
     fn phases(&self, changed: &ChangedPhases) -> Option<PhasesChange> {
         if !self.wants(changed.change.id, changed.uid) {
             return None;

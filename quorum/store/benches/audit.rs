@@ -55,7 +55,7 @@ fn fill(chain: &mut AuditChain, count: u64) {
     for n in 0..count {
         let what = n % 8;
         // An allocation that ends now began LIFE_RECORDS records ago. Among the first LIFE_RECORDS
-        // records, the one that has just begun ends.
+        // records, the allocation that has just begun ends.
         let story = if what >= 6 && n >= LIFE_RECORDS { (n - LIFE_RECORDS) / 8 } else { n / 8 };
         let at = Timestamp(BEGINNING_MS + u64::try_from(u128::from(n) * u128::from(YEAR_MS) / u128::from(count)).unwrap());
         let node: NodeId = format!("x{:04}", mixed(story ^ 5) % 10_000).parse().unwrap();
@@ -118,14 +118,14 @@ fn main() -> ExitCode {
 
 /// Number of segments that a member with an archive keeps, unless it is configured otherwise.
 const KEPT: usize = 64;
-/// The most that these and the records after them may take, in bytes.
+/// Largest size of these segments and the records after them, in bytes.
 const KEPT_BYTES_MAX: u64 = 2_500_000_000;
 
 fn bytes(dir: &Path) -> u64 {
     std::fs::read_dir(dir).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum()
 }
 
-/// Deletes what a member with an archive deletes; returns whether the rest is small enough.
+/// Deletes the segments that a member with an archive deletes; returns whether the rest is small enough.
 fn prune(dir: &Path) -> bool {
     let before = bytes(dir);
     let mut chain = AuditChain::open(dir).unwrap();

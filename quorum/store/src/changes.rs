@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   machine ──ChangeSet──▶ history (bounded) ◀── each watch reads from its place; one that is too slow is ended
-//!           ──node, allocation──▶ wakes the watches of that alone, so that a change costs nothing for all others
+//!           ──node, allocation──▶ wakes only the watches of that record, so that a change costs nothing for others
 //!           ──node──▶ that node's session wakes and reads its desired list again (latest value, no queue);
 //!                     all sessions wake for changed gossip keys and for revocations
 //! ```
@@ -55,7 +55,7 @@ impl Changes {
         self.newer.subscribe()
     }
 
-    /// Wakes a watch only for changes of this, until it is dropped.
+    /// Creates a narrow watch: until it is dropped, only changes of `topic` wake it.
     pub fn narrow(&self, topic: Topic) -> Arc<Narrow> {
         let narrow = Arc::new(Narrow::default());
         let mut all = self.narrow.lock();
@@ -67,7 +67,7 @@ impl Changes {
         narrow
     }
 
-    /// Removes the watches of this that were dropped.
+    /// Removes the dropped watches of `topic`.
     pub fn narrow_over(&self, topic: &Topic) {
         let mut all = self.narrow.lock();
         match topic {
@@ -76,7 +76,7 @@ impl Changes {
         }
     }
 
-    /// The newest revision, if everything up to it that concerns this watch was taken.
+    /// The newest revision, if the watch has taken every entry up to it that concerns the watch.
     pub fn taken_up_to(&self, narrow: &Narrow) -> Option<Revision> {
         let history = self.history();
         narrow.first.lock().is_none().then(|| history.newest())
@@ -136,7 +136,7 @@ impl Changes {
         }
     }
 
-    /// Must be called while the history is locked, so that no watch takes the entry as one that
+    /// Must be called while the history is locked. Otherwise a watch could pass the entry as one that
     /// does not concern it.
     fn wake_narrow(&self, set: &ChangeSet) {
         let all = self.narrow.lock();
@@ -148,7 +148,7 @@ impl Changes {
         if !all.nodes.is_empty() {
             let nodes = set.nodes.iter().map(|node| &node.id).chain(&set.nodes_removed);
             let of_allocations = set.allocations.iter().flat_map(|allocation| allocation.nodes());
-            // Of phases, a node is sent only those of its own shares.
+            // A node gets only the phases of its own shares.
             let of_shares = set.phases.iter().flat_map(ChangedPhases::nodes);
             nodes.chain(of_allocations).chain(of_shares).for_each(|node| wake(all.nodes.get(node)));
             for attempt in set.allocations.iter().flat_map(|allocation| &allocation.attempts) {
@@ -163,7 +163,7 @@ impl Changes {
     pub fn publish_everything(&self, ledger: &Ledger) {
         let mut history = self.history();
         history.restart(ledger.place());
-        // Each finds that its place is not kept any more.
+        // Each watch then finds that the history no longer contains its place.
         let all = self.narrow.lock();
         let watches = all.nodes.values().chain(all.allocations.values()).flatten();
         watches.filter_map(Weak::upgrade).for_each(|watch| watch.concerned_by(Revision(0)));
@@ -201,8 +201,8 @@ impl Narrow {
         self.notify.notify_one();
     }
 
-    /// Takes the first entry that concerns the watch since the last call. Entries before it may be
-    /// skipped; each one after it is taken as well.
+    /// Takes the first entry that concerns the watch since the last call. The watch may skip the
+    /// entries before it, and reads all later ones.
     pub fn take(&self) -> Option<Revision> {
         self.first.lock().take()
     }
@@ -269,7 +269,7 @@ mod tests {
         let mut publish = |nodes: &[&str]| {
             let revision = Revision(ledger.revision().0 + 1);
             ledger.apply(revision, &Command { at: Timestamp(1), action: Action::AdvanceTime });
-            // Of a node that is not registered, the set has the removal.
+            // The set contains the removal of a node that is not registered.
             changes.publish(&ledger, changed(nodes));
             ledger.revision()
         };

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   reserve complete, and as much again is free   everything is accepted
-//!   less than that                                nothing new, only what ends work or keeps nodes in contact
-//!   more than half of the reserve is used         nothing: the rest is for what is already committed
+//!   less than that                                only commands that end work or keep nodes in contact
+//!   more than half of the reserve is used         nothing: the rest is for entries that are already committed
 //!   all of it is used                             pending writes wait for free space
 //! ```
 //!
@@ -256,7 +256,7 @@ fn wanted_free_bytes(reserve: u64, whole: u64, was_short: bool) -> u64 {
     whole.saturating_sub(reserve).saturating_add(whole).saturating_add(more)
 }
 
-/// What must be refused, and how many bytes must be free.
+/// The commands to refuse, and the number of bytes that must be free.
 fn assess(free: u64, reserve: u64, whole: u64, was_short: bool) -> (Option<RefusedCommands>, u64) {
     let wanted_bytes = wanted_free_bytes(reserve, whole, was_short);
     let refuses = if reserve < whole / 2 {
@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lack_depends_on_the_free_space_and_on_the_reserve() {
+    fn the_shortage_depends_on_the_free_space_and_on_the_reserve() {
         let refuses = |free, reserve, was_short| assess(free, reserve, 100, was_short).0;
         assert_eq!(refuses(100, 100, false), None);
         assert_eq!(refuses(99, 100, false), Some(RefusedCommands::New));
@@ -309,12 +309,12 @@ mod tests {
         });
         assert_eq!((done.unwrap(), tries), (PIECE_BYTES, 3));
         assert_eq!(reserve.check_shortage().map(|s| s.refuses), Some(RefusedCommands::All));
-        // More than exists: an error for callers that cannot wait, and for those that can once the
+        // The reserve is used up: callers that cannot wait get the error now, and others when the
         // member stops.
         assert!(reserve.with_reserve(|| Err::<(), _>(full())).unwrap_err().is_full());
         stop.cancel();
         assert!(reserve.retry_until_written("it", || Err::<(), _>(full())).unwrap_err().is_full());
-        // Only operations that may be repeated are.
+        // A failed sync is not repeated.
         let mut tries = 0;
         let unsynced = |source| StoreError::Unsynced { path: "f".into(), source };
         let once = reserve.with_reserve(|| {

@@ -109,7 +109,7 @@ impl Log {
         index.slots.back().map(|s| s.id).or(index.purged).map_or(0, |id| id.index)
     }
 
-    /// The mark of how far it is on disk.
+    /// How far the log is on disk.
     pub fn synced(&self) -> Synced {
         self.synced.clone()
     }
@@ -210,8 +210,8 @@ impl RaftLogStorage<TypeConfig> for Log {
             flushed.log_io_completed(Ok(()));
             return Ok(());
         };
-        // Entries of the term in which this member is the leader are its own: nobody waits only for
-        // its disk.
+        // In the term in which this member is the leader, all entries are its own: nobody waits only
+        // for its disk.
         let own = self.vote.is_some_and(|vote| leads(&vote, self.member) && slots.iter().all(|s| s.id.leader_id == vote.leader_id));
         {
             let mut index = lock(&self.index);

@@ -39,8 +39,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use tokio::sync::watch;
 
-/// Number of audit records that are collected at most before they are written. A call of openraft
-/// may have thousands of entries, after a start above all.
+/// Largest number of audit records that are collected before they are written. A call of openraft
+/// may have thousands of entries, above all after a start.
 const UNWRITTEN_RECORDS_MAX: usize = 1024;
 
 /// The state machine as used by openraft.
@@ -64,7 +64,7 @@ impl Machine {
     /// may lack records that a received snapshot depends on: see [`Agreed::lacks_audit`].
     ///
     /// `log`: the first and the last entry in the log. Earlier entries must be in a snapshot. `now`:
-    /// the clock by which a snapshot is described.
+    /// the clock for the descriptions of snapshots.
     pub fn open(
         directory: &Directory,
         retained: RetainedSnapshots,

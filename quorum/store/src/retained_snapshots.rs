@@ -36,7 +36,7 @@ impl RetainedSnapshots {
         self.0.send_modify(|state| state.failed = true);
     }
 
-    /// The log index up to which entries are not needed: that of the snapshot before the newest.
+    /// The log index up to which entries are not needed: the index of the snapshot before the newest.
     pub fn purgeable_upto(&self) -> Option<u64> {
         self.0.borrow().snapshots.get(1).copied()
     }

@@ -55,9 +55,9 @@ impl Roster {
         self.since.map_or(0, |id| id.index)
     }
 
-    /// Whether this membership, which another member has committed, shows that `id` was removed:
-    /// only if it is newer than `known`, the membership that `id` itself has and is in. An older
-    /// one proves nothing: the other member lags behind.
+    /// Whether this membership, which another member has committed, shows that `id` was removed. It
+    /// must be newer than `known`, the membership that `id` itself has, and `known` must contain `id`.
+    /// An older membership proves nothing: the other member lags behind.
     pub fn expels(&self, id: u64, known: &Self) -> bool {
         self.since > known.since && known.members.contains_key(&id) && !self.members.contains_key(&id)
     }
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_newer_list_takes_a_member_out() {
+    fn only_a_newer_list_shows_a_removal() {
         let known = roster(10, &[1, 2, 3]);
         assert!(roster(11, &[1, 2]).expels(3, &known));
         assert!(!roster(11, &[1, 2]).expels(2, &known), "it is in it");

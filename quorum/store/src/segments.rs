@@ -267,7 +267,7 @@ impl Segments {
         let firsts: Vec<u64> = self.files.keys().copied().collect();
         let removed: Vec<u64> = firsts.windows(2).filter(|pair| pair[1] <= upto + 1).map(|pair| pair[0]).collect();
         if let (Some(last), false) = (firsts.last(), removed.is_empty()) {
-            // The note on the disk may be older, and name one of them.
+            // The note on the disk may be older, and name one of the removed segments.
             self.note.lower(Some(End { segment: *last, offset: self.synced }))?;
         }
         removed.into_iter().try_for_each(|first| self.remove(first))

@@ -136,7 +136,7 @@ impl Temporary {
 impl Drop for Temporary {
     fn drop(&mut self) {
         // If this fails, the next start removes it.
-        let _in_place = std::fs::remove_file(&self.0);
+        let _ignored = std::fs::remove_file(&self.0);
     }
 }
 
@@ -210,8 +210,7 @@ impl<R: Read> Read for Summed<R> {
     }
 }
 
-/// Puts a received snapshot in place durably, after every part of it has been checked, also by
-/// `check`.
+/// Checks every part of a received snapshot, also with `check`, and then puts it in place durably.
 pub fn take_over(
     dir: &Path,
     index: u64,
@@ -292,8 +291,7 @@ fn read_about(from: &mut impl Read) -> io::Result<About> {
     pack::from_bytes(&about).map_err(io::Error::other)
 }
 
-/// Reads everything after the magic; nothing is used before the checksum of the whole file has been
-/// verified.
+/// Reads the whole file, and returns its content only if the checksum of the whole file is correct.
 fn read(file: &mut File, bytes: u64) -> io::Result<(About, Ledger)> {
     let body = bytes.checked_sub((END.len() + 4) as u64).ok_or_else(|| damaged("it is cut short"))?;
     file.seek(SeekFrom::Start(body))?;

@@ -75,7 +75,7 @@ impl SyncedEnd {
     pub fn settle(&mut self) {
         if self.is_unsynced {
             let synced = self.sync();
-            // The next note tries again.
+            // A failed sync is not repeated before the next note.
             self.is_unsynced = false;
             self.report(synced);
         }
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_note_is_read_as_it_was_written_and_no_damaged_one_is_believed() {
+    fn a_note_is_read_as_it_was_written_and_a_damaged_one_claims_nothing() {
         for end in [End { segment: 1, offset: 16 }, End { segment: u64::MAX - 1, offset: 0x0102_0304_0506_0708 }] {
             let bytes = encode(Some(end));
             assert_eq!(decode(&bytes), Some(end));

@@ -61,7 +61,7 @@ async fn an_allocation_goes_from_submission_to_its_end() {
     assert!(matches!(&received[0], Down::Desired(list) if list.shares[0].state == AllocationState::Running), "{received:?}");
     agent.report(ReportItem::Ended { allocation: id, epoch, reason: EndReason::Exited { code: 3 } }).await;
 
-    // The node is not free before it has reported that.
+    // The node is not free before it has reported the release.
     let next = submit(&client, 1).await;
     match claim(&client, next, token, &["n1"]).await {
         Err(CallError::Refused(Refusal::Conflict { conflicts })) => assert_eq!(conflicts[0].holder, Some(id)),
@@ -115,7 +115,7 @@ async fn a_report_about_a_superseded_claim_is_acknowledged_and_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_claims_for_one_node_one_holds_whichever_members_are_asked() {
+async fn only_one_of_two_claims_for_a_node_holds_whichever_members_are_asked() {
     let mut lab = Lab::new(3, |_| {});
     let members = [lab.start(1, true).await, lab.start(2, false).await, lab.start(3, false).await];
     let (first, second) = (lab.api(&[2]), lab.api(&[3]));
@@ -181,7 +181,7 @@ async fn the_audit_log_names_the_agent_that_proposed_a_claim_whichever_member_it
     let members = [lab.start(1, true).await, lab.start(2, false).await, lab.start(3, false).await];
     let first = lab.api(&[1, 2, 3]);
     eventually("a leader", async || first.call(&Request::ListNodes, PATIENCE).await.is_ok(), |ok| *ok).await;
-    // A follower forwards to the leader whose certificate it was.
+    // A follower forwards the name in the agent's certificate to the leader.
     let follower = (1..=3).find(|id| members[0].leader().is_some_and(|leader| leader != *id)).unwrap();
     let second = lab.client(&[follower], "n2", Role::Api);
     let _agents = (Agent::register(&first, "n1").await, Agent::register(&second, "n2").await);
@@ -404,7 +404,7 @@ async fn the_session_of_a_removed_node_ends_and_it_is_refused_until_it_is_admitt
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_agents_that_register_at_once_one_that_is_not_admitted_is_refused_alone() {
+async fn when_agents_register_at_once_only_the_one_without_admission_is_refused() {
     let mut lab = Lab::new(3, |config| config.node_admission = NodeAdmission::Listed);
     let members = [lab.start(1, true).await, lab.start(2, false).await, lab.start(3, false).await];
     for member in &members {

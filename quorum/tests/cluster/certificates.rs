@@ -38,7 +38,7 @@ fn client(lab: &Lab, files: &TlsFiles) -> QuorumClient {
     client_with(lab, &credentials(files))
 }
 
-/// Why it is not answered.
+/// Why the request is not answered.
 async fn why(client: &QuorumClient, request: &Request) -> String {
     let refused = async || match client.call(request, ANSWER_TIMEOUT).await {
         Err(error) => error.to_string(),
@@ -186,8 +186,8 @@ async fn certificates_are_renewed_by_the_member_that_has_the_key_and_outlive_the
     let mut kept: Vec<PathBuf> = lab.configs.iter().map(|c| c.data_dir.join("certificate.json")).collect();
     kept.push(files.cert.with_extension("json"));
 
-    // Until each has had two, and the first ones have expired: every new connection now depends on
-    // renewed certificates.
+    // Wait until each file has had two certificates, and the first ones have expired: every new
+    // connection now depends on renewed certificates.
     let mut seen = vec![Vec::new(); kept.len()];
     let deadline = began + LIFE * 4;
     let mut beats = 0;
@@ -224,8 +224,8 @@ async fn certificates_are_renewed_by_the_member_that_has_the_key_and_outlive_the
     assert!(lattice_pki::credentials::Material::new(files.read().unwrap()).unwrap().valid.left().is_none());
     let again = credentials(&files);
     assert!(again.material().borrow().valid.left().is_some());
-    // Also without the configured files; and a different configured certificate takes precedence
-    // over the stored one.
+    // The stored one is also used without the configured files, but a different configured certificate
+    // takes precedence over it.
     let gone = TlsFiles { ca: "/none".into(), cert: "/none".into(), key: "/none".into() };
     assert!(Credentials::open(&gone, &kept[3]).is_ok());
     let replaced = issue(&lab, "n1", Role::Api, &lab.scratch.0.join("again"), LIFE);

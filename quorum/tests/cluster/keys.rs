@@ -68,8 +68,8 @@ async fn a_rotation_waits_for_an_agent_that_has_not_reported_the_key() {
     eventually("a leader", async || members[0].leader(), Option::is_some).await;
     let follower = (1..=3).find(|id| members[0].leader().is_some_and(|l| l != *id)).unwrap();
     let (first, second) = (lab.client(&[follower], "n1", Role::Api), lab.client(&[follower], "n2", Role::Api));
-    // Registered before the rotation starts: without a node to wait for, the rotation would go to
-    // its next step at once.
+    // Registered before the rotation starts: without a node to wait for, the rotation would take its
+    // next step at once.
     let mut old = Agent::register(&first, "n1").await;
     let added = eventually(
         "the level that has key rotations",

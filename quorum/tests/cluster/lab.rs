@@ -172,7 +172,7 @@ pub fn owner() -> Principal {
     Principal { name: "alice".into(), uid: 1000, gid: 1000, groups: vec![] }
 }
 
-/// A request of this account, which called this method of the API, for which the sender vouches.
+/// A request of an account that called this API method. The sender vouches for the account.
 pub fn as_account(by: &Principal, method: &str, request: Request) -> Request {
     Request::AsOperator { proof: Proof::Account { by: by.clone(), method: method.to_owned() }, request: Box::new(request) }
 }

@@ -12,8 +12,8 @@ use lattice_quorum_client::wire::{Answer, AuditWalk, Request};
 use lattice_store::StoreError;
 use std::time::Duration;
 
-/// A snapshot after 20 entries, and no signature: it would be an entry at an arbitrary moment, perhaps
-/// after the test has copied a state for comparison.
+/// A snapshot after 20 entries, and no signatures: each would be an entry at an arbitrary moment,
+/// perhaps after the test has copied a state for comparison.
 fn entries_of_the_test_alone(config: &mut QuorumConfig) {
     config.snapshot_entries = 20;
     config.audit_sign_seconds = 3600;

@@ -1,4 +1,4 @@
-//! Watches of one node and of one allocation: they are sent what concerns these alone, and miss nothing of it.
+//! Watches of one node and of one allocation: each gets all changes that concern it, and no others.
 
 use crate::lab::{Agent, Lab, PATIENCE, claim, lease, owner, submit};
 use lattice_ledger::Action;
@@ -20,7 +20,7 @@ async fn cancel(client: &QuorumClient, id: AllocationId) {
     assert!(matches!(answer, Answer::Done { .. }), "{answer:?}");
 }
 
-/// What one delivery has, in its order; `true` if it is a list.
+/// The contents of one delivery, in its order; `true` if it is a list.
 fn contents(news: News) -> (bool, Vec<NodeId>, Vec<(AllocationId, AllocationState)>) {
     let (is_list, changes) = match news {
         News::List { all, .. } => (true, all),
@@ -51,7 +51,7 @@ async fn until(following: &mut Following, id: AllocationId, state: AllocationSta
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_is_sent_its_own_alone_and_misses_nothing_of_it() {
+async fn a_node_gets_all_of_its_own_changes_and_no_others() {
     let mut lab = Lab::new(1, |_| {});
     let member = lab.start(1, true).await;
     let api = lab.api(&[1]);
@@ -64,7 +64,7 @@ async fn a_node_is_sent_its_own_alone_and_misses_nothing_of_it() {
     let mut following = Following::new(node.clone(), live());
     let (is_list, nodes, allocations) = contents(following.next().await.unwrap());
     assert!(is_list && nodes.iter().map(NodeId::as_str).eq(["n1"]) && allocations.is_empty(), "{nodes:?} {allocations:?}");
-    // Nothing comes while others change.
+    // The watch gets nothing while other records change.
     let before = following.place().unwrap();
     cancel(&api, elsewhere).await;
     for _ in 0..50 {
@@ -77,7 +77,7 @@ async fn a_node_is_sent_its_own_alone_and_misses_nothing_of_it() {
     until(&mut following, own, AllocationState::Staging).await;
     assert!(following.place().unwrap().revision.0 > before.revision.0 + 50, "the entries between are skipped");
 
-    // What changes while the watch is not open is sent when it resumes.
+    // Changes made while the watch is not open are sent when it resumes.
     let place = following.place();
     drop(following);
     submit(&api, 1).await;
@@ -85,7 +85,7 @@ async fn a_node_is_sent_its_own_alone_and_misses_nothing_of_it() {
     let mut following = Following::new(node.clone(), WatchRequest { since: place, ..live() });
     until(&mut following, own, AllocationState::Cancelled).await;
 
-    // After very many entries a list comes, which is shorter than they are.
+    // After very many entries the watch gets a list, because that is shorter.
     let place = following.place();
     drop(following);
     for _ in 0..1100 {
@@ -180,7 +180,7 @@ async fn a_report_is_sent_as_the_phase_of_its_share_and_to_its_own_node_alone() 
     let changes = next_changes(&mut own).await;
     let [Change::Phases(change)] = &changes[..] else { panic!("{changes:?}") };
     assert_eq!((change.previous_revision, &change.phases[..]), (None, &[PhaseRun { first: 2, len: 1, phase: SharePhase::Prepared }][..]));
-    // A watch that resumes is sent the same.
+    // A watch that resumes gets the same changes.
     let mut resumed = Following::new(api.clone(), WatchRequest { since: place, ..live() });
     let mut again = listed.clone();
     two_prepared(&mut resumed, &mut again).await;

@@ -62,9 +62,9 @@ fn access(by: Principal, allocation: AllocationId, node: Option<&str>) -> Access
     Access { id: Uuid::new_v4(), by, kind: AccessKind::LogsRead, allocation: Some(allocation), node, detail: "its output".into() }
 }
 
-/// Requests of this kind in the name of `who`; empty if the call is not a request. They concern the
-/// allocation `of` if they concern an allocation. If they would change something that the other
-/// tests need, they concern something that does not exist.
+/// Requests of this kind in the name of `who`; empty if the call is not a request. Requests about an
+/// allocation are about `of`. Requests that would change something that the other tests need are
+/// about something that does not exist.
 fn examples(call: Call, who: &str, of: AllocationId) -> Vec<Request> {
     let holder = who.parse().unwrap();
     let id = Uuid::new_v4();
@@ -195,8 +195,8 @@ fn correction() -> Box<Correction> {
     Box::new(Correction { work, project: Some("higgs".into()), tags: Default::default() })
 }
 
-/// Every command for users, and every one for operators; about something that does not exist, if
-/// they would change what the other tests need.
+/// Every command for users, and every one for operators. Commands that would change something that the
+/// other tests need are about something that does not exist.
 fn commands() -> (Vec<Action>, Vec<Action>) {
     let node: lattice_model::NodeId = "nowhere".parse().unwrap();
     let (allocation, epoch, id) = (missing_allocation(), lattice_model::Epoch(1), Uuid::new_v4());
@@ -205,7 +205,7 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
     let binding = RoleBinding { subject: nobody.clone(), role: Granted::Operator, tenant: None };
     let member = MemberChange { tenant: "elsewhere".into(), step: MemberStep::Add { subject: nobody.clone(), is_default: false } };
     let project = ProjectChange { tenant: "elsewhere".into(), project: "x".into(), step: ProjectStep::Create };
-    // A group gets none.
+    // A group gets no token, so this is refused.
     let token = AccessToken {
         id: TokenId(7),
         name: "walked".into(),
@@ -330,7 +330,7 @@ const OF_MEMBERS: &[&str] = &[
     "ByToken",
 ];
 
-/// An agent requests it for itself, under a lease that it has.
+/// The commands that an agent requests for itself, under a lease that it has.
 const UNDER_A_LEASE: [&str; 3] = ["Account", "PreemptFor", "StepScaling"];
 
 #[test]
@@ -520,7 +520,7 @@ async fn every_call_is_granted_or_refused_to_every_role_as_the_table_says() {
                 assert_eq!(other_is_refused(&lab, *call, role).await, grant == Grant::No, "{call:?} as {role}");
             }
         }
-        // Nobody may request what members propose.
+        // Nobody may request commands that only members may propose.
         for action in proposed_by_members() {
             let answer = client.call(&Request::from(action), ANSWER_TIMEOUT).await;
             let Err(CallError::Refused(refusal)) = answer else { panic!("as {role}: {answer:?}") };

@@ -106,7 +106,7 @@ async fn a_session_outlives_an_election_and_its_reports_are_committed_after_it()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_says_in_one_line_why_it_does_not_start_and_ends_on_sigterm() {
+async fn a_member_says_in_one_line_why_it_does_not_start_and_ends_on_sigterm() {
     let mut lab = Lab::new(1, |_| {});
     lab.release_ports();
     let mut member = start(&lab, 1, true);

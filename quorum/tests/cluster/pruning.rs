@@ -143,13 +143,13 @@ async fn nothing_is_deleted_unless_the_archive_is_read_back_and_seen() {
     let second = folder.join(format!("{:020}-{:020}.jsonl.zst", N + 1, 2 * N));
     slowly("the second segment is archived", async || second.exists(), |there| *there).await;
     // Causes newer snapshots, and gives the members time to look at the archive.
-    let go_on = async |entries| {
+    let submit_entries = async |entries| {
         for _ in 0..entries {
             submit(&client, 1).await;
         }
         tokio::time::sleep(Duration::from_secs(3)).await;
     };
-    go_on(200).await;
+    submit_entries(200).await;
     assert!(members.iter().all(|member| checkpoint(member) == 0), "a damaged archive is no checkpoint");
     assert!(all_kept());
 
@@ -161,16 +161,16 @@ async fn nothing_is_deleted_unless_the_archive_is_read_back_and_seen() {
     )
     .await;
     // Then the members have two snapshots with the checkpoint, and earlier ones.
-    go_on(50).await;
+    submit_entries(50).await;
     assert!(all_kept(), "a member may start with a snapshot that does not have the checkpoint");
     // Somebody moves a segment away.
     let elsewhere = lab.scratch.0.join("elsewhere");
     std::fs::rename(&object, &elsewhere).unwrap();
-    go_on(200).await;
+    submit_entries(200).await;
     assert!(all_kept(), "no member sees the first segment in the archive");
 
     std::fs::rename(&elsewhere, &object).unwrap();
-    go_on(200).await;
+    submit_entries(200).await;
     slowly(
         "all prune",
         async || (1..=3).map(|id| segments(lab.config(id))).collect::<Vec<_>>(),

@@ -190,7 +190,7 @@ async fn a_watch_resumes_only_from_a_retained_place_of_its_own_generation() {
     let Ok(News::List { all, revision }) = far.next().await else { panic!("a list follows") };
     assert_eq!(all.len(), 1511);
 
-    // From before the recovery, which the watcher does not know of.
+    // The place of a watcher that does not know of the recovery.
     let Ok(News::Resync { why }) = since(WatchCursor { generation: Generation(0), revision }).next().await else { panic!() };
     assert!(why.contains("the quorum was recovered since"), "{why}");
     // Ahead of this member's state: it must neither guess nor return old changes.

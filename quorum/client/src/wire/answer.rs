@@ -43,11 +43,12 @@ pub enum Answer {
     Allocation(Box<Allocation>),
     /// Some allocations; `more`: further ones follow.
     AllocationPage { allocations: Vec<Allocation>, more: bool },
-    /// What a lane may run.
+    /// The tasks that a lane may run.
     LaneWork(LaneWork),
     /// The tasks of a group.
     Tasks(Box<TaskStates>),
-    /// Of the tasks that were to be cancelled, so many had not ended, and so many had.
+    /// `cancelled`: number of tasks to be cancelled that had not ended; `ended`: number of those that
+    /// had.
     TasksCancelled { cancelled: u32, ended: u32 },
     /// All nodes.
     Nodes(Vec<Node>),
@@ -84,7 +85,7 @@ pub enum Answer {
     Services { services: Vec<ServiceStatus>, more: bool },
     /// The endpoints of a service; `more`: further ones exist.
     Endpoints { endpoints: Vec<Endpoint>, more: bool },
-    /// What was used.
+    /// The recorded use.
     Usage(Box<UsageReport>),
     /// The cluster-wide limits and the current usage.
     Limits(LimitsStatus),
@@ -110,7 +111,7 @@ pub enum Answer {
     Dag(Box<DagStatus>),
     /// Some DAGs; `more`: further ones follow.
     DagPage { dags: Vec<DagSummary>, more: bool },
-    /// What the ledger knows of a user.
+    /// The roles and tenants of a user in the ledger.
     Standing(Box<Standing>),
     /// All granted roles, sorted.
     Roles(Vec<RoleBinding>),
@@ -129,15 +130,15 @@ pub enum Answer {
 /// Ended work that waits for the accounting store, and how much of it there is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedWorkPage {
-    /// In the order of the ends. There are more if it is not all that waits.
+    /// In the order of the ends. It may be only a part of the ended work that waits.
     pub work: Vec<EndedWork>,
-    /// What the store has confirmed; `None`: no store gets ended work now.
+    /// How much the store has confirmed; `None`: no store gets ended work now.
     pub accounted: Option<AccountedUntil>,
     /// The number of the latest end.
     pub ended: u64,
     /// How many ends the store has not confirmed yet.
     pub waiting: u64,
-    /// How many were dropped before a store had them, because too many waited.
+    /// How many ends were dropped before a store had them, because too many waited.
     pub dropped: u64,
 }
 
@@ -164,7 +165,7 @@ pub struct AuditFound {
     /// The first record on the member's disk. Earlier ones are only in the archive, and were not
     /// examined.
     pub begins: u64,
-    /// The URL of the archive that is known to have them, without secrets; empty: there is none.
+    /// The URL of the archive that is known to have earlier records, without secrets; empty: none.
     pub archive: String,
 }
 

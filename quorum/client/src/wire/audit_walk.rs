@@ -23,8 +23,8 @@ pub struct AuditWalk {
     pub done: bool,
 }
 
-/// A key, and the range of records in which it may sign. Of a key that was introduced before the first
-/// verified record, that is the record before it.
+/// A key, and the range of records in which it may sign. For a key that was introduced before the first
+/// verified record, `since` is the record before that one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyPeriod {
     /// The key's member.

@@ -1,4 +1,4 @@
-//! States of which the leader keeps a part in memory: gossip keys, leases, admissions.
+//! States that are partly in the leader's memory: gossip keys, leases, admissions.
 
 use lattice_model::{NodeId, Resources, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -9,11 +9,11 @@ pub struct KeyringStatus {
     /// The keys, the older one first.
     pub keys: Vec<KeyStatus>,
     /// Number of nodes that are neither revoked nor Down, Booting or Failed: a rotation waits for
-    /// these.
+    /// such nodes.
     pub nodes: u64,
     /// The first 16 nodes that the next step of a rotation waits for.
     pub awaited: Vec<NodeId>,
-    /// Number of all such nodes.
+    /// Number of all nodes that the next step waits for.
     pub awaited_count: u64,
 }
 
@@ -55,7 +55,7 @@ pub struct LeaseStatus {
     /// Time until it expires without a renewal, in milliseconds of the leader's clock; `None`: the
     /// clock has not started, or this is not the leader's list.
     pub left_ms: Option<u64>,
-    /// Why its holder should lose it; `None`: there is no reason.
+    /// Why its holder should lose the lease; `None`: there is no reason.
     pub problem: Option<String>,
 }
 

@@ -42,7 +42,7 @@ pub enum Request {
         life: Option<Incarnation>,
         login_tenants: BTreeSet<String>,
     },
-    /// Whether such a submission would be accepted now (success). Nothing is submitted.
+    /// Checks whether such a submission would be accepted now (success). Nothing is submitted.
     CheckSubmission { spec: Box<AllocationSpec>, owner: Principal, login_tenants: BTreeSet<String> },
     /// One allocation by its job number, its id or a unique prefix of it (at least 4 hexadecimal digits).
     GetAllocation { key: String },
@@ -52,16 +52,16 @@ pub enum Request {
     ListAllocations { uid: Option<u32>, states: Vec<AllocationState>, limit: u32, before: Option<ListCursor>, filter: ListFilter },
     /// All nodes.
     ListNodes,
-    /// The nodes with these names, the first [`NODES_ASKED_MAX`] of them; those that are not
-    /// registered are left out.
+    /// The nodes with the first [`NODES_ASKED_MAX`] of these names; names that are not registered are
+    /// left out.
     GetNodes { names: BTreeSet<NodeId> },
-    /// This many random nodes that are Ready, and not more than [`NODES_SAMPLED_MAX`].
+    /// `count` random nodes that are Ready, at most [`NODES_SAMPLED_MAX`].
     SampleNodes { count: u32 },
     /// A scheduler's proposals, at most [`CLAIMS_MAX`], which are committed in this order. Each is
-    /// granted or refused by itself.
+    /// granted or refused separately.
     Claims(Vec<Claim>),
-    /// A lane of a task group reports what has ended, and gets what it may run: answered with
-    /// [`super::Answer::LaneWork`]. From the agent of the lane's head, `node`, under the lane's
+    /// A lane of a task group reports ended tasks, and gets the tasks that it may run: answered with
+    /// [`super::Answer::LaneWork`]. Sent by the agent of the lane's head, `node`, with the lane's
     /// present epoch. A repetition changes nothing.
     AdvanceLane { id: AllocationId, epoch: Epoch, node: NodeId, report: LaneReport },
     /// The numbers of a task group's tasks, and the states of those that are asked for: answered with
@@ -72,14 +72,14 @@ pub enum Request {
     AcquireLease { name: String, holder: NodeId, ttl_ms: u64, user: Option<Principal> },
     /// Audit records that match `filter`, after `after`, at most `limit` (and 10,000), in the order
     /// of the chain. An answer may have fewer: the next request starts after its `upto`. `by`: a user,
-    /// who gets the records of their own work and of that of the tenants of which they are an admin.
-    /// `None`: an operator, who proves that, and gets all.
+    /// who gets the records of their own work and of the work of tenants that they administer.
+    /// `None`: an operator with a proof, who gets all records.
     QueryAudit { filter: AuditFilter, after: u64, limit: u32, by: Option<Principal> },
     /// Verifies a part of the chain on one member's disk: from its beginning, or from where `from`
     /// stopped.
     VerifyAudit { from: Option<Box<AuditWalk>> },
-    /// As a query, but signed by the leader. `end`: the last record of the export; 0: the latest
-    /// record.
+    /// As [`Self::QueryAudit`], but the leader signs the answer. `end`: the last record of the
+    /// export; 0: the latest record.
     ExportAudit { filter: AuditFilter, after: u64, end: u64 },
     /// Records an access before it happens. Answered when it is committed.
     RecordAccess(Access),
@@ -93,7 +93,7 @@ pub enum Request {
     Members,
     /// A membership change; repeated by the caller until it is done.
     ChangeMembers(MembersOrder),
-    /// Renews a lease for its full time to live. In the leader's memory: nothing is written.
+    /// Renews a lease for its full time to live, only in the leader's memory.
     RenewLease { name: String, token: u64, holder: NodeId, user: Option<Principal> },
     /// All leases, by name.
     ListLeases,
@@ -139,8 +139,8 @@ pub enum Request {
     /// A request on behalf of an operator, with the proof that the operator made it. The operator
     /// and the machine are recorded as its author.
     AsOperator { proof: Proof, request: Box<Request> },
-    /// What the ledger knows of a user: roles and tenants. It counts as a member of `login_tenants`, too. Of the tenants
-    /// that are closed to it, the answer has those of `about` alone: their names are not for everybody.
+    /// The roles and tenants of a user in the ledger. The user also counts as a member of `login_tenants`. Of the tenants
+    /// that are closed to the user, the answer contains only those in `about`, because such names are not public.
     StandingOf { by: Principal, login_tenants: BTreeSet<String>, about: BTreeSet<String> },
     /// All granted roles, sorted.
     ListRoles,
@@ -155,7 +155,7 @@ pub enum Request {
     ListTokens { account: Option<SubjectName> },
     /// Nodes that wait for admission, and admitted names that have not registered.
     ListAdmissions,
-    /// Whether such a DAG would be accepted now (success). Nothing is submitted.
+    /// Checks whether such a DAG would be accepted now (success). Nothing is submitted.
     CheckDag { owner: Principal, dag: Box<DagSubmission>, login_tenants: BTreeSet<String> },
     /// One DAG with the states of its steps, by its id or a unique prefix of it (at least 4 hexadecimal
     /// digits).
@@ -165,7 +165,7 @@ pub enum Request {
     ListDags { filter: DagFilter, limit: u32, before: Option<DagCursor> },
     /// Ended work that waits for the accounting store, with numbers above `after`, at most `limit` (and
     /// [`ENDED_WORK_MAX`]), and fewer if they are large: answered with [`super::Answer::EndedWork`]. With a
-    /// limit of 0: how much there is. The store confirms what it has by [`Action::Account`].
+    /// limit of 0: only the counts. The store confirms the records that it has by [`Action::Account`].
     EndedWork { after: u64, limit: u32 },
 }
 
@@ -175,13 +175,13 @@ impl From<Action> for Request {
     }
 }
 
-/// The proof that somebody may do what operators do.
+/// The proof that somebody may act as an operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Proof {
     /// Signed with an operator's key. Its owner may do everything.
     Token(OperatorToken),
-    /// An account for which the agent vouches, and the API's method that it called, such as
-    /// `NodeService/SetHold`: its roles must reach that far.
+    /// An account for which the agent vouches, and the API method that it called, for example
+    /// `NodeService/SetHold`. The account's roles must allow the method.
     Account { by: Principal, method: String },
 }
 
@@ -202,9 +202,9 @@ pub enum MembersChange {
     Add { id: u64, service: String, raft: String },
     /// Removes a member: first its vote, then the member.
     Remove { id: u64 },
-    /// Adds one and removes another in one change of votes.
+    /// Adds member `id` and removes member `old` in one change of votes.
     Replace { old: u64, id: u64, service: String, raft: String },
     /// Moves the leadership to this member; `None`: to one that answers, preferably with enough
-    /// disk space, and then with the most of the log.
+    /// disk space, and among those to the one with most of the log.
     Transfer { to: Option<u64> },
 }

@@ -24,8 +24,8 @@ pub enum Up {
         /// Whether the agent has been restarted (a reconnection without a restart keeps the
         /// incarnation).
         new_life: bool,
-        /// The incarnation that the quorum has of the node, as far as the agent knows; `None`: it does not know any. If
-        /// that matters and is another one, the answer is [`Down::RegisterAgain`].
+        /// The node's incarnation in the ledger, as far as the agent knows; `None`: unknown. If the registration takes
+        /// work from the node's last life and the ledger has another incarnation, the answer is [`Down::RegisterAgain`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
         replaces: Option<Incarnation>,
         /// The resources that its kernel cannot limit; see [`lattice_model::Node::unenforced_limits`].
@@ -55,9 +55,9 @@ pub enum Up {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         conformance: Option<Components>,
     },
-    /// All shares of the node and its pending reports, sent once to a quorum whose generation is
-    /// higher than that of its last list, before anything else: a quorum recovered from a backup
-    /// does not know them. The agent stops no work until it has a list of that generation.
+    /// All shares of the node and its pending reports: a quorum recovered from a backup does not know
+    /// them. Sent once, before anything else, if the quorum's generation is higher than that of the
+    /// agent's last list. The agent stops no work until it has a list of the new generation.
     Holds { incarnation: Incarnation, held: Vec<HeldShare>, unreported: Vec<ReportItem> },
     /// A heartbeat. Sent about every `heartbeat_ms`, and at once when the gossip keys change.
     Heartbeat {
@@ -72,7 +72,7 @@ pub enum Up {
         /// The node's software and firmware: at the beginning of a session, and when they change.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         conformance: Option<Components>,
-        /// Whether the agent has been unable to examine these for too long.
+        /// Whether the agent has been unable to examine software and firmware for too long.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         stale: bool,
         /// Number of shares on the node, in any phase; `None` while it has reports that the ledger
@@ -89,7 +89,7 @@ pub enum Up {
     },
     /// A report to be committed; repeated until acknowledged.
     Report(NodeReport),
-    /// The answer to a [`Down::QueryGossip`]: those of the nodes that are alive in this agent's gossip.
+    /// The answer to a [`Down::QueryGossip`]: the nodes that are alive in this agent's gossip.
     AliveInGossip { alive: Vec<NodeId> },
 }
 
@@ -107,9 +107,9 @@ pub enum Down {
         /// The members, for the next connection.
         members: MemberList,
     },
-    /// The quorum has this incarnation of the node, and the registration would have taken work from another one. The
-    /// session ends; an agent that lives registers again, and names this one. So a registration that was under way for
-    /// long, as in a member that was stopped, takes nothing from the later life of its node.
+    /// The ledger has this incarnation of the node, and the registration would have taken its work without naming it.
+    /// The session ends; a live agent registers again, and names this incarnation. So a registration that was delayed,
+    /// for example in a stopped member, takes nothing from a later life of its node.
     RegisterAgain { incarnation: Incarnation },
     /// The members changed.
     Members(MemberList),
@@ -171,14 +171,14 @@ impl HeldKeys {
     /// Largest number of ids to accept: an agent cannot have more.
     const IDS_MAX: usize = 8;
 
-    /// The same, cut to the limit.
+    /// These ids, cut to the limit.
     pub fn bounded(mut self) -> Self {
         self.opens.truncate(Self::IDS_MAX);
         self
     }
 }
 
-/// When a session may be moved to another member, as stated by the agent when it opened it.
+/// When a session may be moved to another member, as stated by the agent that opened the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MayMove {
     /// Later: no other member accepted it a moment ago.
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
     use lattice_api::pack::pack;
 
-    /// Ten thousand agents send one every ten seconds.
+    /// Ten thousand agents send a heartbeat every ten seconds.
     #[test]
     fn a_heartbeat_takes_about_two_hundred_bytes() {
         let keys = HeldKeys { opens: (0..HeldKeys::IDS_MAX as u32).map(|n| u32::MAX - n).collect(), seals: u32::MAX };

@@ -26,8 +26,8 @@ pub struct WatchRequest {
     pub domains: bool,
     /// Whether to watch the limits of the cluster and its users.
     pub limits: bool,
-    /// The place up to which the watcher has the same kinds of records: only later changes are
-    /// sent. `None`: it has nothing.
+    /// The place up to which the watcher has all these records: only later changes are sent. `None`:
+    /// it has nothing.
     pub since: Option<WatchCursor>,
 }
 
@@ -89,18 +89,18 @@ pub enum Change {
     NodeRemoved(NodeId),
     /// This allocation changed (or is new).
     Allocation(Box<Allocation>),
-    /// Of this allocation, only phases of shares, and the usage, changed. The watcher has its record:
-    /// from the list, or from a change before this one. Exception: it is not in the list of
-    /// [`WatchAllocations::Live`] if it had ended before, and then the watcher ignores this change.
+    /// Only the phases of shares and the usage of this allocation changed. The watcher has its record
+    /// from the list, or from an earlier change. Exception: the list of [`WatchAllocations::Live`]
+    /// lacks the allocation if it had ended before; then the watcher ignores this change.
     ///
-    /// The agent of a node is sent the phases of its own share alone.
+    /// The agent of a node gets only the phases of its own share.
     Phases(Box<PhasesChange>),
     /// This tenant changed (or is new).
     Tenant(Box<Tenant>),
     /// The tenant of this name was deleted.
     TenantDeleted(String),
-    /// This lease was granted, or its time to live changed. Not sent: renewals, the remaining time,
-    /// and reasons against its holder.
+    /// This lease was granted, or its time to live changed. Renewals, the remaining time and problems
+    /// of its holder are not sent.
     Lease(Box<LeaseStatus>),
     /// The lease of this name ended.
     LeaseEnded(String),
@@ -120,7 +120,7 @@ pub enum Change {
     VniPool(VniPool),
     /// The limits of the cluster and its users.
     Limits(ClusterLimits),
-    /// The recorded use of this tenant on these days is this from now on; other days are as before.
-    /// Sent with tenants. Running work is not in it: the watcher knows that work.
+    /// The new recorded use of this tenant on these days; other days are unchanged. Sent with tenants.
+    /// It excludes running work, which the watcher knows.
     TenantUse { tenant: String, days: Vec<DayUse> },
 }

@@ -23,7 +23,7 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// That of a certificate of any authority.
+    /// The validity of a certificate of any authority.
     pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, CallerError> {
         let (_, leaf) = X509Certificate::from_der(certificate).map_err(|_| CallerError::Unreadable)?;
         Ok(Self { from: leaf.validity().not_before.timestamp(), until: leaf.validity().not_after.timestamp() })
@@ -76,7 +76,7 @@ impl std::fmt::Debug for Material {
 }
 
 impl Material {
-    /// Decodes it, and checks that key and certificate belong together.
+    /// Decodes the texts, and checks that key and certificate belong together.
     pub fn new(pem: ClientTls) -> Result<Self, TlsError> {
         let bad = |what, why: String| TlsError::Pem { what, why };
         let mut roots = RootCertStore::empty();

@@ -37,7 +37,7 @@ impl Session<'_> {
         let actions = reports.iter().cloned().map(Action::Report).collect();
         let results = match propose_gathered(self.core, actions).await {
             Ok(results) => results,
-            // A report that was committed nevertheless is only acknowledged the second time.
+            // If a report was committed after all, the next attempt only acknowledges it.
             Err(why) if reports.len() <= WAITING_MAX && self.unserved_since.get_or_insert_with(Instant::now).elapsed() < UNSERVED_MAX => {
                 tracing::debug!(node = %self.node, why = %unserved(why), "reports wait");
                 let pause = self.unserved_pauses.next_pause().mul_f64(rand::random_range(0.5..1.0));

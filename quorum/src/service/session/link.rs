@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
 
-/// How long an agent may take to register, or to read what is sent.
+/// How long an agent may take to register, or to read a message.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How a session ends.
@@ -41,11 +41,11 @@ impl DownLink {
     }
 }
 
-/// Largest message of an agent, in bytes. Only [`Up::Holds`] may be larger, which comes first if at
-/// all.
+/// Largest message of an agent, in bytes. Only the first message after the registration may be
+/// larger: it may be [`Up::Holds`].
 pub(super) const MESSAGE_BYTES_MAX: usize = 256 * 1024;
 
-/// The agent's next message, of at most so many bytes.
+/// The agent's next message, of at most `bytes_max` bytes.
 pub(super) async fn next(up: &mut Streaming<Packed>, bytes_max: usize) -> Result<Up, Ended> {
     match up.message().await {
         Ok(Some(packed)) if packed.body.len() > bytes_max => {

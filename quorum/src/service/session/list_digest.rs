@@ -1,4 +1,4 @@
-//! Which list an agent was sent, in 32 bytes.
+//! A digest of the list that an agent was sent, in 32 bytes.
 
 use lattice_api::pack::{PackError, pack};
 use lattice_model::DesiredList;
@@ -9,7 +9,7 @@ use ring::digest::{SHA256, digest};
 pub(super) struct ListDigest([u8; 32]);
 
 impl ListDigest {
-    /// The digest of `list`, which is the same afterwards.
+    /// The digest of `list`, which stays unchanged.
     ///
     /// # Errors
     /// The list cannot be encoded.

@@ -58,7 +58,7 @@ impl Session<'_> {
                 None => return Err(Ended::Removed(ledger.not_registered(&self.node).to_string())),
             }
             if ledger.awaits(&self.node) {
-                // It gets its list after it has reported what it has.
+                // A recovery waits for the node: it gets its list after it has reported its shares.
                 return Ok(());
             }
             ledger.desired(&self.node)

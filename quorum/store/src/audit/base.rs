@@ -56,8 +56,8 @@ pub fn has_earlier(dir: &Path, base: &AuditHead) -> Result<bool, StoreError> {
     Ok(segment::list(dir)?.first().is_some_and(|(first, _)| *first <= base.seq))
 }
 
-/// Deletes the segments in `dir` up to `base`, the oldest first. `base` must be the chain's, and
-/// covered by a checkpoint of the ledger. Records durably before that that the chain begins there.
+/// Deletes the segments in `dir` up to `base`, the oldest first. `base` must be the chain's base, and
+/// covered by a checkpoint of the ledger. First records durably that the chain begins there.
 pub fn remove_before(dir: &Path, base: &AuditHead) -> Result<(), StoreError> {
     if read(dir)? != *base {
         write(dir, base)?;

@@ -1,4 +1,4 @@
-//! Reads records one by one from the segments that existed at the beginning.
+//! Reads records one by one from the segments that existed when the reading began.
 
 use super::layout::{START, STRIDE};
 use crate::record::{self, HEADER, PAYLOAD_MAX};

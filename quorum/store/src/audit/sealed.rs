@@ -35,7 +35,7 @@ pub struct Sealed {
     pub(super) crc: u32,
     /// The offsets of some of its records; see [`STRIDE`](super::layout::STRIDE).
     pub(super) places: Arc<[u64]>,
-    /// What is wrong with it, once a check has found that.
+    /// The damage that a check has found, if any.
     pub(super) damage: Option<Arc<str>>,
 }
 

@@ -112,8 +112,8 @@ fn a_search_finds_what_reading_everything_finds() {
         bytes[at] ^= 1;
         bytes
     };
-    // Missing, truncated, or damaged in its magic, header or blocks: created again, with the same
-    // result.
+    // An index that is missing, truncated, or damaged in its magic, header or blocks is created again,
+    // with the same result.
     let one = AuditFilter { allocation: Some(id(5).into()), ..AuditFilter::default() };
     let want: Vec<u64> = records.iter().filter(|r| one.matches(r)).map(|r| r.seq).collect();
     let remake = |what: Option<&[u8]>, why: &str| {

@@ -149,8 +149,8 @@ impl Active {
         Ok(())
     }
 
-    /// What must be synced: the path, a separate file descriptor, and the offset up to which it
-    /// will then be on disk.
+    /// The parts of a sync: the path, a separate file descriptor, and the offset up to which the file
+    /// is on disk after the sync.
     pub fn to_sync(&self) -> Result<(PathBuf, File, u64), StoreError> {
         let file = self.file.try_clone().map_err(StoreError::io(&self.path, "cannot be opened"))?;
         Ok((self.path.clone(), file, self.end))

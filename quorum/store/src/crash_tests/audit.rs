@@ -82,7 +82,7 @@ fn a_synced_audit_record_that_is_damaged_refuses_to_start_and_names_the_place() 
     }
 }
 
-/// The bytes that a start reads of a chain of so many records.
+/// The number of bytes that a start reads of a chain of `count` records.
 fn start_bytes(count: u64) -> u64 {
     let scratch = Scratch::new();
     let mut chain = AuditChain::open(&scratch.0).unwrap();
@@ -95,7 +95,7 @@ fn start_bytes(count: u64) -> u64 {
 }
 
 #[test]
-fn a_start_reads_the_open_segment_and_of_a_sealed_one_its_seal_alone() {
+fn a_start_reads_the_open_segment_and_only_the_seal_of_a_sealed_one() {
     let (one, four) = (start_bytes(SEGMENT_RECORDS + 10), start_bytes(4 * SEGMENT_RECORDS + 10));
     assert!(four - one < 3 * 2048, "three more segments made it read {} bytes more", four - one);
     assert!(four < 16_384, "it read {four} bytes");
@@ -193,7 +193,7 @@ fn a_full_segment_is_sealed_and_never_changes_again() {
         std::fs::write(&first, &flipped).unwrap();
         assert!(matches!(AuditChain::open(&scratch.0), Err(StoreError::Corrupt { path, .. }) if path == first), "byte {at}");
     }
-    // A segment whose sealing was interrupted is read once, and is read-only then.
+    // If the sealing of a segment was interrupted, the next start reads it once and makes it read-only.
     std::fs::remove_file(&first).unwrap();
     std::fs::write(&first, &sealed).unwrap();
     let chain = AuditChain::open(&scratch.0).unwrap();

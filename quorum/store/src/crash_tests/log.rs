@@ -37,7 +37,7 @@ fn three_entries(dir: &Path) -> (PathBuf, Vec<u8>, usize) {
 }
 
 #[test]
-fn a_last_entry_torn_at_any_byte_is_cut_off_and_the_log_goes_on() {
+fn a_last_entry_torn_at_any_byte_is_cut_off_and_the_log_continues() {
     let scratch = Scratch::new();
     let (file, bytes, last) = three_entries(&scratch.0);
     for torn in last + 1..bytes.len() {
@@ -125,7 +125,7 @@ fn damage_to_the_last_record_that_was_synced_refuses_to_start_and_one_that_was_n
 }
 
 #[test]
-fn what_is_cut_off_or_removed_on_purpose_is_not_missed() {
+fn entries_removed_on_purpose_are_not_reported_as_missing() {
     let scratch = Scratch::new();
     let append = |segments: &mut Segments, index, bytes, noted| {
         let place = segments.append(index, &[vec![7; bytes]]).unwrap()[0];
@@ -226,7 +226,7 @@ async fn vote_truncation_and_purge_outlast_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acknowledged_entry_that_rots_is_missed_at_the_next_start() {
+async fn the_next_start_notices_damage_to_an_acknowledged_entry() {
     let scratch = Scratch::new();
     let (mut log, directory) = reopen(&scratch).await;
     log.save_vote(&Vote::new_committed(1, 2)).await.unwrap();
@@ -291,7 +291,7 @@ async fn the_mark_follows_the_disk_in_both_directions() {
 }
 
 #[test]
-fn a_loss_of_power_takes_what_was_not_synced() {
+fn a_power_loss_removes_unsynced_entries() {
     let scratch = Scratch::new();
     three_entries(&scratch.0);
     let mut segments = Segments::open(&scratch.0, |_| Ok(())).unwrap();

@@ -17,7 +17,7 @@ use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 #[tokio::test]
-async fn nothing_is_applied_that_is_not_on_disk() {
+async fn an_entry_is_applied_only_when_it_is_on_disk() {
     let scratch = Scratch::new();
     let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
     let mark = SyncedMark::new(Some(id(1)));
@@ -39,7 +39,7 @@ async fn nothing_is_applied_that_is_not_on_disk() {
 /// `/dev/full`, on which every write fails for lack of space, takes the place of the first audit
 /// segment.
 #[tokio::test]
-async fn what_the_ledger_shows_is_in_the_history_while_the_audit_records_wait_for_room() {
+async fn applied_entries_are_in_the_history_while_their_audit_records_wait_for_space() {
     let scratch = Scratch::new();
     let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
     let mut machine = open(&directory, 0..=0, on_disk(2)).unwrap();
@@ -52,8 +52,8 @@ async fn what_the_ledger_shows_is_in_the_history_while_the_audit_records_wait_fo
     {
         let mut applying = std::pin::pin!(machine.apply([entry(1), entry(2)]));
         assert!(futures::poll!(&mut applying).is_pending());
-        // What a resuming watch does now: it reads all sets after its place, and then considers the
-        // ledger's revision as known.
+        // A watch that resumes now reads all sets after its place, and then considers the ledger's
+        // revision as known.
         assert_eq!(agreed.ledger().revision(), Revision(2));
         assert_eq!(revisions(), [1, 2], "a watch that resumes now considers revision 2 as known, so it must get both changes");
         assert!(newer.has_changed().unwrap(), "a waiting watch is woken");

@@ -22,7 +22,7 @@ fn four_segments(dir: &Path) -> AuditChain {
     chain
 }
 
-/// Forgets what may be deleted; returns the new base, if there is one.
+/// Forgets the segments that may be deleted; returns the new base, if there is one.
 fn prune(chain: &mut AuditChain, checkpoint: &AuditHead, kept: usize) -> Result<Option<AuditHead>, StoreError> {
     let upto = chain.prunable(checkpoint, kept)?;
     upto.iter().for_each(|upto| chain.prune(upto));
@@ -55,7 +55,7 @@ fn segments_up_to_a_checkpoint_are_deleted_except_the_newest() {
     assert_eq!((chain.base(), chain.head().seq), (&head(2 * N), 4 * N + 5));
     chain.append(&chained(4 * N + 9)[usize::try_from(4 * N).unwrap()..]).unwrap();
     assert_eq!(seqs(&chain, 4 * N + 5, u64::MAX).len(), 4);
-    // The next checkpoint goes on from there.
+    // The next checkpoint continues from there.
     assert_eq!(prune(&mut chain, &head(4 * N), 1).unwrap(), Some(head(3 * N)));
 }
 
@@ -80,7 +80,7 @@ fn a_crash_between_any_two_deletions_leaves_a_chain_that_opens_and_misses_nothin
             let begins = if is_written { 3 * N } else { 0 };
             assert_eq!((chain.base().seq, chain.head()), (begins, &head(4 * N + 5)), "{removed} removed");
             assert_eq!(seqs(&chain, begins, u64::MAX).len() as u64, 4 * N + 5 - begins);
-            // The next look deletes the rest.
+            // The next attempt deletes the rest.
             remove_before(&scratch.0, chain.base()).unwrap();
             assert_eq!(present(&scratch.0).first(), Some(&(begins + 1)));
         }

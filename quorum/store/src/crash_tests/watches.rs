@@ -25,7 +25,7 @@ const NODES: u8 = 3;
 struct Step {
     /// Leases that are granted, or released if they are held.
     leases: Vec<u8>,
-    /// Nodes that report the next thing that happens to their shares.
+    /// Nodes that report the next event of their shares.
     reports: Vec<u8>,
     /// Number of attempts to write its audit records that find no space.
     failures: u32,
@@ -64,7 +64,7 @@ impl Watcher {
         Self { place: ledger.place(), leases, allocation: ledger.allocations().next().map(|a| Allocation::clone(a)) }
     }
 
-    /// What a member does for a watch that resumes: it sends the changes after its place, and then
+    /// Does the same as a member for a watch that resumes: sends the changes after its place, and then
     /// that everything up to the ledger's revision is known.
     fn resume(&mut self, agreed: &Agreed, at_once: usize) {
         let upto = agreed.ledger().revision();
@@ -91,7 +91,7 @@ impl Watcher {
     }
 }
 
-/// The commands of an entry, as they fit the ledger before it.
+/// The commands of an entry that fit the ledger before it.
 fn actions(agreed: &Agreed, step: &Step) -> Vec<Action> {
     let mut held = Watcher::list(agreed).leases;
     let mut action = |number: &u8| {
@@ -106,7 +106,7 @@ fn actions(agreed: &Agreed, step: &Step) -> Vec<Action> {
     leases.chain(reports.into_iter().filter_map(|number| report(agreed, number))).collect()
 }
 
-/// What happens next to the allocation on this node.
+/// The next report of this node about the allocation.
 fn report(agreed: &Agreed, number: u8) -> Option<Action> {
     let ledger = agreed.ledger();
     let (node, of) = (ledger.node(&test_builders::node(number))?, ledger.allocations().next()?);
@@ -156,14 +156,14 @@ async fn play(steps: &[Step]) -> Result<(), TestCaseError> {
         agreed.fill_disk_of_audit(step.failures);
         let actions = actions(&agreed, step);
         let is_empty = actions.is_empty();
-        // Each of a lease is on record, of reports only some.
+        // Every command for a lease makes an audit record, but only some reports do.
         let has_records = !step.leases.is_empty();
         let applying = machine.apply([entry_of(index, actions)]);
         let mut applying = std::pin::pin!(applying);
         let is_pending = futures::poll!(&mut applying).is_pending();
         let is_allowed = if has_records { is_pending == (step.failures > 0) } else { !is_pending || step.failures > 0 && !is_empty };
         prop_assert!(is_allowed);
-        // Here the records of a failed attempt are missing, and the ledger has their changes.
+        // After a failed attempt, the ledger has changes whose records are still missing.
         let resumes = |number: usize| step.resume >> (number % 8) & 1 == 1;
         watchers.iter_mut().enumerate().filter(|(number, _)| resumes(*number)).for_each(|(_, w)| w.resume(&agreed, step.at_once));
         watchers.push(Watcher::list(&agreed));

@@ -83,8 +83,8 @@ impl Agreed {
     }
 
     /// The last audit record that readers may see: it is applied and on this member's disk. The
-    /// ledger's head is ahead of it while records wait to be written, and the disk's head is ahead of
-    /// it before a snapshot is installed whose records were fetched.
+    /// ledger's head is ahead of it while records wait to be written. The disk's head is ahead of it
+    /// while fetched records wait for the installation of their snapshot.
     pub fn audit_head(&self) -> AuditHead {
         let (on_disk, applied) = (self.audit_on_disk(), self.ledger().audit_head().clone());
         if on_disk.seq < applied.seq { on_disk } else { applied }
@@ -97,11 +97,11 @@ impl Agreed {
     }
 
     /// Compares a sealed segment with its checksum. If it is damaged ([`StoreError::Corrupt`]),
-    /// nothing is read from it any more; after another error it is not known whether it is. Reads the
-    /// whole segment: call it where blocking is allowed.
+    /// nothing is read from it any more; after any other error, the segment may be good or damaged.
+    /// Reads the whole segment: call it where blocking is allowed.
     pub fn check_audit_segment(&self, segment: &Sealed) -> Result<(), StoreError> {
         match segment.check() {
-            // It may have been cut off or pruned meanwhile.
+            // The segment may have been cut off or pruned meanwhile.
             Err(_) if !self.audit().has_sealed(segment) => Ok(()),
             Err(error @ StoreError::Corrupt { .. }) => {
                 self.audit().set_damaged(segment, &with_causes(&error));
@@ -116,13 +116,13 @@ impl Agreed {
         self.audit().damaged()
     }
 
-    /// The next appends to the audit chain find no space on the disk.
+    /// Makes the next `appends` appends to the audit chain find no space on the disk.
     #[cfg(test)]
     pub(crate) fn fill_disk_of_audit(&self, appends: u32) {
         self.audit().appends_without_space = appends;
     }
 
-    /// Keeps the audit chain's lock.
+    /// Locks the audit chain.
     #[cfg(test)]
     pub(crate) fn hold_audit(&self) -> MutexGuard<'_, AuditChain> {
         self.audit()
@@ -167,7 +167,7 @@ impl Agreed {
         (audit.base().clone(), audit.sealed().to_vec())
     }
 
-    /// Begins the chain behind `base`, where another member's chain begins. Does nothing if this disk
+    /// Begins the chain after `base`, where another member's chain begins. Does nothing if this disk
     /// has that record. Accesses the disk: call it where blocking is allowed.
     pub fn begin_audit_at(&self, base: AuditHead) -> Result<(), StoreError> {
         let _dir = self.audit_dir.lock();
@@ -186,8 +186,8 @@ impl Agreed {
         if prunable.is_some() {
             return Ok(prunable);
         }
-        // Segments that could not be deleted earlier, and those from before this member began at
-        // another one's base.
+        // Segments that could not be deleted earlier, and segments from before this chain began at
+        // another member's base.
         Ok((base.seq <= checkpoint.seq && has_earlier(&dir, &base)?).then_some(base))
     }
 
@@ -204,7 +204,7 @@ impl Agreed {
         if base == *upto { remove_before(&dir, &base).map(|()| true) } else { Ok(false) }
     }
 
-    /// Whether this record is on disk, with this hash, or is the one before the first on disk.
+    /// Whether this record is on disk, with this hash, or is the base.
     pub fn has_audit(&self, head: &AuditHead) -> bool {
         head.seq == 0
             || *head == self.audit_base()
@@ -217,8 +217,8 @@ impl Agreed {
     }
 
     /// If the audit chain on disk lacks records that the ledger's snapshot depends on: the head on
-    /// disk and the required head. Only before entries are applied: later, records that wait to be
-    /// written are not on disk either.
+    /// disk and the required head. Call it only before entries are applied: later, records that wait
+    /// to be written are not on disk either.
     pub fn lacks_audit(&self) -> Option<(AuditHead, AuditHead)> {
         let (have, want) = (self.audit_on_disk(), self.ledger().audit_head().clone());
         (have.seq < want.seq).then_some((have, want))

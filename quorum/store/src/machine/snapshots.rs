@@ -97,7 +97,7 @@ pub(super) fn install(
         let want = loaded.ledger.audit_head();
         // This member must have the audit chain before it uses a state that depends on it.
         // The sender may have deleted records after it made the snapshot: then the chain here begins
-        // behind the snapshot, and the log leads there.
+        // after the snapshot, and the entries of the log fill the gap.
         if agreed.has_audit(want) || agreed.audit_base().seq > want.seq {
             return Ok(());
         }
