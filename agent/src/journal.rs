@@ -14,8 +14,8 @@
 //!
 //! The journal has the truth. A checkpoint is written now and then to keep the journal short. It is
 //! first moved into place, then the journal is cut, so after a crash in between the journal has
-//! records that the checkpoint already has. To prevent their replay, the journal's header has the number of the checkpoint
-//! that it follows, and an older journal is ignored.
+//! records that the checkpoint already has. To prevent their replay, the journal's header has the
+//! number of the checkpoint that it follows, and an older journal is ignored.
 //!
 //! A state that cannot be used is never deleted: [`crate::recovery`] handles it.
 //!

@@ -1,7 +1,7 @@
 //! Sinks: each gets every record of the store, in order, at its own pace.
 //!
 //! ```text
-//!   position ◀──store            what the store has decides, not what this agent remembers
+//!   position ◀──store            the store's position counts, not what this agent remembers
 //!      └──▶ the batch after it ◀──store
 //!             └──▶ "this batch is being sent" ──▶ store, so that a repetition is the same batch
 //!                    └──▶ batch ──▶ server or file, until it is accepted

@@ -2,11 +2,10 @@
 //! would end any other process.
 //!
 //! A forked child shows its parent's handlers until it executes its own program, and has none of
-//! them afterwards. So a process counts as catching only when two looks, a moment
-//! apart, see it catch the signal while running the same program; and it is checked once more
-//! directly before the signal is sent. The first look may be long before the request
-//! ([`super::sightings`]). The agent therefore waits only for processes that have just started, and
-//! asks the others at once.
+//! them afterwards. So a process counts as catching only when two looks, a moment apart, see it
+//! catch the signal while running the same program; and it is checked once more directly before the
+//! signal is sent. The first look may be long before the request ([`super::sightings`]). The agent
+//! therefore waits only for processes that have just started, and asks the others at once.
 //!
 //! On a machine without scopes, all descendants of the shim except PMIx servers count as the work's
 //! processes, the programs of attached terminals included. Which of them are ranks is unknown there:
@@ -270,8 +269,8 @@ pub fn catching_processes((context, allocation, shim): Work<'_>, signal: Checkpo
 
 /// Sends the signal to the processes that run now, and returns those that got it. `seen`: the
 /// result of an earlier look; unless ranks are asked together, processes that caught the signal
-/// then get it before any other process is looked at again. `still_wanted`: returns an error once the
-/// request is no longer wanted.
+/// then get it before any other process is looked at again. `still_wanted`: returns an error once
+/// the request is no longer wanted.
 pub fn ask<E: From<CatchingError>>(
     (context, allocation, shim): Work<'_>,
     signal: CheckpointSignal,

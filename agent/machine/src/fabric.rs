@@ -10,10 +10,10 @@
 //! nobody revokes.
 //!
 //! There is one service for each allocation and not for each launch, because the 50 ms of a request
-//! would be most of the time of a short launch. The agent of the first node requests it, because it is the head of
-//! all launches. Without a key the work does not start: it would hang in `MPI_Init`. No node is
-//! held because the manager is unreachable; `node status` shows what is not revoked yet. This module
-//! was tested with the lab's simulated manager only.
+//! would be most of the time of a short launch. The agent of the first node requests it, because it
+//! is the head of all launches. Without a key the work does not start: it would hang in `MPI_Init`.
+//! No node is held because the manager is unreachable; `node status` shows what is not revoked yet.
+//! This module was tested with the lab's simulated manager only.
 
 use lattice_agent_common::config::AgentConfig;
 use lattice_agent_common::node_problems::NodeProblems;

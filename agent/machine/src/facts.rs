@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A change of the node's health is published at once, before the quorum knows of it. While the
-//! quorum is unreachable, the state that it last reported stays. Facts of other nodes are cached as long
-//! as gossip shows the same digest in the same life of the node; then they are not sent again.
+//! quorum is unreachable, the state that it last reported stays. Facts of other nodes are cached as
+//! long as gossip shows the same digest in the same life of the node; then they are not sent again.
 
 use crate::conformance::Conformity;
 use crate::gpu_statuses::{GpuStatuses, Offer};
