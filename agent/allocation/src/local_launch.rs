@@ -80,7 +80,7 @@ impl LocalLaunch {
         self.send(ToHead::Fence { number, blob });
     }
 
-    /// Reports how much of standard input was read; `again`: what comes after that must be sent
+    /// Reports how much of standard input was read; `again`: the input after that must be sent
     /// again.
     pub(super) fn input_taken(&mut self, taken: Taken, again: bool) {
         self.input = Some(taken);
@@ -103,8 +103,8 @@ impl LocalLaunch {
         self.send(ToHead::Aborted { code, why });
     }
 
-    /// The kernel killed processes of it here for lack of memory. A later report replaces an
-    /// earlier one.
+    /// The kernel killed processes of the launch here for lack of memory. A later report replaces
+    /// an earlier one.
     pub(super) fn out_of_memory(&mut self, kill: MemoryKill) {
         self.out_of_memory = Some(kill);
         self.send(memory_kill(kill));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_launch_whose_shim_is_dead_nobody_knows_how_ranks_ended() {
+    fn the_ends_of_ranks_are_unknown_once_the_shim_is_dead() {
         let (mut l, me) = (launch(2), "n1".parse().unwrap());
         l.lost("its shim is gone");
         assert!(l.is_over(&me) && !l.all_ended(&me));

@@ -104,7 +104,7 @@ pub fn of_launch(
 ) -> BTreeMap<String, String> {
     let ranks: u32 = nodes.iter().map(|n| n.count).sum();
     let mut env = base(share, slurm);
-    // Only the allocation's own command gets it.
+    // Only the allocation's own command gets this variable.
     env.remove(STDIN_VARIABLE);
     env.extend(own);
     env.insert("LATTICE_LAUNCH_ID".to_owned(), id.to_string());

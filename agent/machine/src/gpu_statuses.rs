@@ -41,7 +41,7 @@ impl GpuStatuses {
         !self.waits.is_empty()
     }
 
-    /// Whether it is on the bus and its driver has not lost it. An unknown GPU counts as present.
+    /// Whether the GPU is on the bus and its driver has not lost it. An unknown GPU counts as present.
     pub fn is_present(&self, key: &str) -> bool {
         self.gpus.get(key).is_none_or(|status| status.lost.is_none())
     }
