@@ -18,7 +18,7 @@ const REST_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// A request's body. If it is dropped before its end, a task reads what is left.
 pub(super) struct UnreadBody<B: Body<Data = Bytes> + Unpin + Send + 'static> {
-    /// `None`: it has ended.
+    /// `None`: the body has ended.
     body: Option<B>,
     tasks: TaskTracker,
 }

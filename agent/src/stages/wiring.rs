@@ -134,9 +134,9 @@ pub struct Wiring<'a> {
     pub stores: Stores,
 }
 
-/// What the configuration says of the variables that Slurm sets.
+/// The configuration of the variables that Slurm sets.
 fn slurm_settings(config: &AgentConfig) -> SlurmSettings {
-    // Listening on all addresses names none.
+    // An address that stands for all addresses names no host.
     let address = config.mesh.advertise().parse::<SocketAddr>().ok().map(|address| address.ip());
     SlurmSettings {
         cluster: config.cluster.clone(),
