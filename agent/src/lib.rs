@@ -59,7 +59,7 @@ use futures::future::BoxFuture;
 use lattice_agent_common::config::AgentConfig;
 use tokio_util::sync::CancellationToken;
 
-/// Runs the agent until `stop`, or until it cannot go on. `unusable`: what to do with a state of a
+/// Runs the agent until `stop`, or until it cannot continue. `unusable`: what to do with a state of a
 /// newer version or of another node. `memory_bytes_max`: this process's memory limit, which is set
 /// if the process has a cgroup of its own.
 ///

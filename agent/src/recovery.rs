@@ -93,7 +93,7 @@ struct Found {
     unknown: Vec<Unknown>,
 }
 
-/// Work that was begun here and cannot go on, because its files are not enough.
+/// Work that was begun here and cannot continue, because its files are not enough.
 #[derive(Debug)]
 struct Unknown {
     dir: PathBuf,
@@ -136,7 +136,7 @@ struct Written {
     assignment: Option<Assignment>,
 }
 
-/// Why work cannot go on from its shim.json.
+/// Why work cannot continue from its shim.json.
 #[derive(Debug, Error)]
 enum UnusableConfig {
     #[error("its shim.json cannot be read: {0}")]

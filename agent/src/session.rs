@@ -167,7 +167,7 @@ enum Ended {
     Moved,
     /// The node's offer has changed.
     Resized,
-    /// The quorum has another incarnation of the node than the one that the registration replaces.
+    /// The quorum has another incarnation of the node than the registration replaces.
     Outdated,
     /// The session was lost, for this reason.
     Lost(String),
@@ -190,7 +190,7 @@ struct Line {
     beats: Beats,
     /// The number of the last report that was sent.
     sent: u64,
-    /// When the reports that are held back are sent; `None`: none is held back.
+    /// When held-back reports are sent; `None`: no report is held back.
     linger: Option<Instant>,
 }
 

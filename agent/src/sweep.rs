@@ -87,7 +87,7 @@ impl Stray {
         }
     }
 
-    /// Ends its processes and removes it. Returns whether none of its processes is left.
+    /// Ends the item's processes and removes the item. Returns whether all its processes are gone.
     fn sweep(&self, context: &Context) -> bool {
         match self {
             Self::Hook { group } => {

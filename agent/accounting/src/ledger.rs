@@ -16,7 +16,7 @@ pub(crate) trait Ledger: Send + Sync {
     /// Waiting ended work after this number. With the largest number, the page only shows how far accounting is.
     fn ended_work(&self, after: u64) -> impl Future<Output = Result<EndedWorkPage, CallError>> + Send;
 
-    /// Confirms what the store has.
+    /// Confirms the ended work that the store has.
     fn account(&self, until: AccountedUntil, lease_token: u64) -> impl Future<Output = Result<(), CallError>> + Send;
 
     /// Renews the lease with this token, or acquires it; `None`: another agent has it.

@@ -216,7 +216,7 @@ pub(crate) mod tests {
     use lattice_model::AllocationId;
     use uuid::Uuid;
 
-    /// An end of ada's work in physics, an hour after the one before.
+    /// An end of ada's work in physics, an hour after the previous one.
     pub(crate) fn ended(sequence: u64) -> EndedWork {
         let ended_at = Timestamp(1_772_704_812_034 + sequence * 3_600_000);
         EndedWork {

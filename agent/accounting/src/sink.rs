@@ -156,7 +156,7 @@ impl SinkTask {
     async fn pass(&mut self) -> Result<Next, Failed> {
         let kind = self.receiver.kind();
         let Some(store) = self.accounting.store().filter(|_| self.accounting.has_lease()) else {
-            // Another agent has the lease, or none has.
+            // Another agent has the lease, or no agent has it.
             self.accounting.set_sink(kind, None);
             self.problems.clear(self.receiver.subject());
             return Ok(Next::After(POLL_INTERVAL));

@@ -30,7 +30,7 @@ impl LocalLaunch {
         Self { spec, begun: false, lost: None, ended, fences, aborted: None, out_of_memory: None, input: None, head: None }
     }
 
-    /// Whether none of this node's ranks is left, or will ever begin.
+    /// Whether no rank of this node is left, and none will begin.
     pub(super) fn is_over(&self, me: &NodeId) -> bool {
         self.lost.is_some() || self.all_ended(me)
     }
@@ -92,7 +92,7 @@ impl LocalLaunch {
         self.send(ToHead::Absent { ranks });
     }
 
-    /// Passes on a call, or an answer to one, from the PMI server here to that of another part. If
+    /// Passes a call or its answer from the PMI server here to the PMI server of another part. If
     /// it does not reach the head, the caller's shim repeats the call.
     pub(super) fn call(&mut self, call: Call) {
         self.send(ToHead::Call(Box::new(call.into())));

@@ -219,7 +219,7 @@ impl Limit {
     }
 }
 
-/// A deadline, extended once by half of it.
+/// One and a half times the deadline.
 fn extended(deadline_ms: u64) -> Duration {
     Duration::from_millis(deadline_ms.saturating_add(deadline_ms / 2))
 }

@@ -26,7 +26,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 use thiserror::Error;
 
-/// Why an allocation's processes are not asked by a signal.
+/// Why a signal cannot ask an allocation's processes.
 #[derive(Debug, Error)]
 pub enum CatchingError {
     #[error("its processes cannot be examined: {0}")]
@@ -466,7 +466,7 @@ fn executable(pid: i32) -> io::Result<((u32, u32), u64)> {
     if done < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it was all zeros, which is a valid value, and what the kernel wrote is valid as well.
+    // SAFETY: all zeros are a valid `statx`, and so is any value that the kernel writes.
     let about = unsafe { about.assume_init() };
     Ok(((about.stx_dev_major, about.stx_dev_minor), about.stx_ino))
 }

@@ -161,7 +161,7 @@ impl Round {
         let ended = async {
             let Some(handle) = self.context.allocations.of_epoch(allocation, self.share.epoch) else { return };
             let mut run_state = handle.run_state;
-            // If only the agent stops, the work goes on: withdraw nothing.
+            // If only the agent stops, the work continues: withdraw nothing.
             let stops = run_state.wait_for(|run_state| *run_state == RunState::Ending).await.is_err();
             if stops {
                 std::future::pending::<()>().await;

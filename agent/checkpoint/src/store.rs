@@ -121,8 +121,8 @@ pub struct Part {
 }
 
 impl CheckpointStore {
-    /// Creates the client without contacting the store. `names`: what the configuration calls its
-    /// settings, for errors.
+    /// Creates the client without contacting the store. `names`: the names of its settings in the
+    /// configuration, for errors.
     pub fn open(names: SettingNames, store: &StoreSettings) -> Result<Self, ObjectsError> {
         store.open(names).map(|objects| Self { objects, ours: None })
     }

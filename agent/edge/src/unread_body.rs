@@ -1,7 +1,7 @@
 //! The rest of a body that no handler read.
 //!
 //! Over HTTP/2, a request that is answered before its body has arrived is reset, and some clients then show the reset
-//! and not the answer. So what is left of a small body is still read, for a moment.
+//! instead of the answer. So the agent still reads the rest of a small body, for a moment.
 
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use std::future::poll_fn;

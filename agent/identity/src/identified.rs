@@ -17,7 +17,7 @@ pub struct Identified {
     pub uid: Option<u32>,
     /// What the token opens.
     pub scopes: Scopes,
-    /// The tenants of which the token makes its bearer a member, at most [`lattice_model::access::LOGIN_TENANTS_MAX`].
+    /// The tenants that the token's bearer belongs to, at most [`lattice_model::access::LOGIN_TENANTS_MAX`].
     pub tenants: BTreeSet<String>,
     /// The kind of token.
     pub kind: IdentifiedBy,

@@ -227,7 +227,7 @@ impl Provider {
     }
 }
 
-/// Whether nobody on the way can change what is fetched there.
+/// Whether nobody on the network can change what is fetched from this address.
 fn is_private(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
     match url.scheme() {

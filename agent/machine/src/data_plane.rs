@@ -29,7 +29,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Name of the output directory's level for a label that is not set.
+/// The directory that stands for a missing label in the path of the output.
 const NO_LABEL: &str = "default";
 
 /// Prefix of scratch directories that are being removed.

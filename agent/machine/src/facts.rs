@@ -52,7 +52,7 @@ const ENERGY_READ_GAP: Duration = Duration::from_millis(100);
 /// for a new one.
 const READING_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// The sources of this node's fact, and what is needed to ask others for theirs.
+/// The sources of this node's fact, and the handles for asking other nodes for theirs.
 pub struct Handles {
     /// This node's id.
     pub me: NodeId,

@@ -22,7 +22,7 @@ const STACKED_MAX: u32 = 8;
 
 /// All features, ascending. `scopes`: whether all processes of an allocation can be found and
 /// killed; `groups`: whether its work has a cgroup at all, by which it is measured; `audits`:
-/// whether the kernel reports what it opens.
+/// whether the kernel reports which files it opens.
 pub fn of(config: &AgentConfig, data: &DataPlane, topology: &NodeTopology, (scopes, groups, audits): (bool, bool, bool)) -> Vec<String> {
     let mut features: BTreeSet<String> = config.features.iter().cloned().collect();
     if data.scratch_dir().is_some_and(lies_on_nvme) {

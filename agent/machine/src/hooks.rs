@@ -397,7 +397,7 @@ fn write_output(dir: &ShimDir, moment: Moment, output: &[u8]) {
     }
 }
 
-/// The last line that is not empty, without control characters, and shortened.
+/// The last non-empty line, shortened and without control characters.
 pub fn last_line(output: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(output);
     let line = text.lines().rev().map(str::trim).find(|l| !l.is_empty())?;

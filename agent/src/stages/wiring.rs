@@ -1,4 +1,4 @@
-//! Everything that the tasks share is made here; no other place sees all of it.
+//! Creates everything that the tasks share; no other module sees all of it.
 
 use super::base::Base;
 use super::connections::Connections;
