@@ -9,10 +9,11 @@
 //!                                                   lines ──▶ Recorder ──▶ lattice_observe::traces
 //! ```
 //!
-//! Events are lost that are in the buffer when the agent is killed, and those until the next agent
-//! has attached its programs: a line in the record has the begin and end of that gap. The kernel
-//! counts the events that did not fit into the buffer, and a line has that number too. While the disk
-//! takes nothing, lines wait in memory, a mebibyte at most; a line has the number of those beyond.
+//! When the agent is killed, the events in the buffer are lost, and all further events until the next
+//! agent has attached its programs: a line in the record has the begin and end of this gap. The
+//! kernel counts the events that did not fit into the buffer, and a line has that number too. While
+//! the disk accepts no writes, at most a mebibyte of lines waits in memory; a line has the number of
+//! events that were dropped.
 
 mod line;
 
@@ -87,7 +88,7 @@ pub async fn run(context: Shared, stop: CancellationToken) {
             () = stop.cancelled() => {}
             changed = view.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(READ_INTERVAL), if waits => {}
-            () = filled(ready.as_ref()), if waits => {}
+            () = wait_until_filled(ready.as_ref()), if waits => {}
         }
     }
     // Reads what is in the buffer now, so that less is lost, and saves the time up to which the
@@ -115,7 +116,7 @@ async fn refuse(context: &Shared, why: &str, stop: &CancellationToken) {
     }
 }
 
-async fn filled(ready: Option<&AsyncFd<OwnedFd>>) {
+async fn wait_until_filled(ready: Option<&AsyncFd<OwnedFd>>) {
     match ready {
         Some(ready) => match ready.readable().await {
             Ok(mut guard) => guard.clear_ready(),
@@ -143,7 +144,7 @@ struct Auditor {
 struct Audited {
     cgroup: u64,
     owner: Owner,
-    /// The kernel's count of lost events of it, at the last query.
+    /// How many of its events the kernel had lost at the last query.
     lost_in_kernel: u64,
     /// Lost events that no line reports yet.
     unreported: u64,
@@ -162,7 +163,7 @@ impl Auditor {
         if self.recorder.has_pending() {
             self.recorder.retry(lattice_agent_common::clock::now().0);
         }
-        self.take_in(SAVE_INTERVAL);
+        self.read_and_save(SAVE_INTERVAL);
         self.follow();
         let kernel = &self.kernel;
         for (_, audited) in self.audited.extract_if(.., |key, _| !self.recorder.is_recording(*key)) {
@@ -200,7 +201,7 @@ impl Auditor {
                 let lost = if audited.unreported > 0 { line::lost(now_ms, audited.unreported) } else { Vec::new() };
                 [lost, line::ended(ms(self.whole))].concat()
             }
-            // It ended before this run had begun it again.
+            // The audit ended before this run of the agent had begun it again.
             None => match before {
                 Some(until) => [line::gap(ms(until), now_ms), line::ended(now_ms)].concat(),
                 None => return,
@@ -211,7 +212,7 @@ impl Auditor {
 
     /// The last read of this run of the agent.
     fn stop(&mut self) {
-        self.take_in(Duration::ZERO);
+        self.read_and_save(Duration::ZERO);
         self.recorder.retry(lattice_agent_common::clock::now().0);
         let events = self.recorder.events_pending();
         if events > 0 {
@@ -219,9 +220,9 @@ impl Auditor {
         }
     }
 
-    /// Reads pending events, and saves at this interval the time up to which the record is complete:
-    /// if the agent is killed, the gap begins there.
-    fn take_in(&mut self, every: Duration) {
+    /// Reads pending events. Saves, at most once in `every`, the time up to which the record is
+    /// complete: if the agent is killed, the gap begins there.
+    fn read_and_save(&mut self, every: Duration) {
         let now = SystemTime::now();
         if !self.read() {
             return;
@@ -238,7 +239,7 @@ impl Auditor {
 
     fn begin(&mut self, key: Key) {
         let slice = self.context.machine.slice.as_ref();
-        // None: its scope is not made yet.
+        // `None`: the allocation's scope does not exist yet.
         let Some(work) = slice.and_then(|slice| slice.scope(key.0).work().path().metadata().ok()) else { return };
         let owner = {
             let view = self.context.work.view.borrow();

@@ -73,7 +73,7 @@ impl Finding {
     }
 }
 
-/// Takes what was found.
+/// Adds a finding.
 type Add<'a> = &'a mut dyn FnMut(&'static str, Health, String);
 
 /// Makes all checks. `config`: the agent's configuration, for checks that depend on it.
@@ -405,8 +405,8 @@ enum LogStoreFailed {
     Panicked,
 }
 
-/// Finds the slice, and makes and removes a scope in it: the slice must be writable, not only
-/// there.
+/// Finds the slice, and makes and removes a scope in it, because the slice must exist and be
+/// writable.
 pub fn probe_slice(root: &Path) -> Result<Slice, NoScopes> {
     let failed = |source| NoScopes { root: root.to_owned(), source };
     let slice = Slice::find(root).map_err(failed)?;

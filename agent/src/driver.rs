@@ -26,7 +26,7 @@ const IDLE_MAX: Duration = Duration::from_secs(3600);
 pub struct Outputs {
     /// All reports that the quorum has not acknowledged.
     pub reports: watch::Sender<Arc<Vec<NodeReport>>>,
-    /// What `node status` shows.
+    /// The state that `node status` shows.
     pub view: watch::Sender<Arc<NodeView>>,
 }
 
@@ -168,7 +168,7 @@ fn point_of(record: &Record, moment: Moment) -> Option<Point> {
         Record::PhaseEntered { phase: Phase::Preparing, .. } => {
             [Point::PreparingUnwritten, Point::PreparingWritten, Point::PreparingCommanded]
         }
-        // No command follows: the other nodes are waited for.
+        // No command follows: this node waits for the other nodes.
         Record::PhaseEntered { phase: Phase::Prepared, .. } => [Point::PreparedUnwritten, Point::PreparedWritten, Point::PreparedWritten],
         Record::PhaseEntered { phase: Phase::Running, .. } => [Point::RunningUnwritten, Point::RunningWritten, Point::RunningCommanded],
         Record::PhaseEntered { phase: Phase::Stopping, .. } => [Point::StoppingUnwritten, Point::StoppingWritten, Point::StoppingCommanded],

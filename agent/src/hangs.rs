@@ -1,9 +1,8 @@
 //! Detects launches that hang: when an allocation's ranks on its first node have been idle for
 //! long, that node asks the others.
 //!
-//! A launch hangs if none of its ranks on any node has done anything for `alerts.hang_seconds`; one
-//! active rank is enough that it does not. A node that does not answer leaves the verdict as it
-//! was.
+//! A launch hangs if none of its ranks on any node has done anything for `alerts.hang_seconds`. If a
+//! node does not answer, the verdict stays as it was, unless another node has an active rank.
 //!
 //! A rank is idle below a hundredth of a processor, while its allocation uses no block device, has
 //! no GPU above 1 %, and moves at most a KiB over the network in 5 s: keep-alives do not count. An
@@ -24,7 +23,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-/// The pause between two rounds, unless the last one took longer.
+/// The pause between two rounds, or as long as the last round took, if that is longer.
 const ROUND_INTERVAL: Duration = Duration::from_secs(5);
 /// How many nodes are asked at once.
 const NODES_AT_ONCE_MAX: usize = 32;
@@ -37,7 +36,7 @@ const SINGLE_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Watches the launches of allocations with their head here, until `stop`.
 pub async fn run(context: Shared, stop: CancellationToken) {
     let Some(limit_ms) = context.work.measuring.hang_ms() else { return };
-    // The node that was active last is asked first: mostly one question is enough.
+    // The node that was active last is asked first: usually one question is enough.
     let mut movers: BTreeMap<_, NodeId> = BTreeMap::new();
     loop {
         let began = tokio::time::Instant::now();

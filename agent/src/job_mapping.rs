@@ -1,7 +1,7 @@
 //! Writes the files from which NVIDIA's dcgm-exporter reads whose job uses a GPU
 //! (`--hpc-job-mapping-dir`, `DCGM_HPC_JOB_MAPPING_DIR`): one for each GPU that work has, named by
 //! the GPU's number in DCGM, with the allocation's id in it. Files of others stay unchanged, and so
-//! do ours while the agent is down, because the work goes on.
+//! do ours while the agent is down, because the work continues.
 //!
 //! Instances of partitioned GPUs get no file: the exporter reads only whole numbers as names, and
 //! would charge each instance to every job on that GPU. While a GPU is lost or new, NVIDIA's GPUs

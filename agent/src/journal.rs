@@ -13,9 +13,9 @@
 //! lost all its work, and the quorum concludes that from the boot id alone.
 //!
 //! The journal has the truth. A checkpoint is written now and then to keep the journal short. It is
-//! first moved into place, then the journal is cut, so a crash in between replays records that the
-//! checkpoint already has. To prevent that, the journal's header has the number of the checkpoint
-//! that it follows, and an older journal is ignored.
+//! first moved into place, then the journal is cut, so after a crash in between the journal has
+//! records that the checkpoint already has. To prevent their replay, the journal's header has the
+//! number of the checkpoint that it follows, and an older journal is ignored.
 //!
 //! A state that cannot be used is never deleted: [`crate::recovery`] handles it.
 //!
@@ -131,7 +131,8 @@ struct Header {
 pub struct Opened {
     pub journal: Journal,
     pub brain: Brain,
-    /// Whether the machine has not been restarted since. True for a node without history.
+    /// Whether the machine has not been restarted since the state was written. True for a node
+    /// without history.
     pub same_boot: bool,
     /// The length of an unfinished last record that was cut, in bytes.
     pub torn_bytes: u64,
@@ -143,7 +144,7 @@ fn failed(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> Journal
 }
 
 impl StateDir {
-    /// Locks the directory, which is made if missing.
+    /// Creates the directory if it is missing, and locks it.
     pub fn take(path: &Path, state_file: &Path) -> Result<Self, JournalError> {
         fs::create_dir_all(path).map_err(failed(path, "making the state directory"))?;
         let held = File::open(path).map_err(failed(path, "opening the state directory"))?;
@@ -163,7 +164,7 @@ impl StateDir {
         Ok(file)
     }
 
-    /// Opens the state of `node`; `None`: it never had one.
+    /// Opens the state of `node`; `None`: the node never had one.
     pub fn open(&self, node: &NodeId, boot: Boot) -> Result<Option<Opened>, JournalError> {
         let (path, state_file) = (self.journal(), &self.state_file);
         let file = self.open_journal()?;
@@ -218,8 +219,8 @@ impl StateDir {
     }
 }
 
-/// A life higher than `before`, and than any life unknown here (for example after the state was
-/// restored from an older copy): in gossip the highest life wins.
+/// A life higher than `before`, and higher than lives that the state does not know because it was
+/// restored from an older copy: in gossip the highest life wins.
 pub fn life_after(before: u64) -> u64 {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(0));
     clock.max(before + 1)
@@ -287,8 +288,8 @@ impl Journal {
         self.file.write_all_at(&bytes, 0).and_then(|()| self.file.sync_all()).map_err(failed(&self.path, "writing its header"))
     }
 
-    /// Call this once the journal has what a restart of the machine means for the node's work: from
-    /// then on the state is of this boot.
+    /// Call this once the journal records the effects of a restart of the machine on the node's
+    /// work: from then on the state belongs to this boot.
     pub fn resumed(&mut self) -> Result<(), JournalError> {
         if self.boot == self.booted {
             return Ok(());
@@ -338,7 +339,7 @@ impl Journal {
     }
 
     /// Writes the readable checkpoint and begins the journal anew after it. If there is no space
-    /// for one, the journal goes on.
+    /// for a checkpoint, the journal grows instead.
     pub fn checkpoint(&mut self, brain: &Brain) -> Result<(), JournalError> {
         let number = self.number + 1;
         let part = self.state_file.with_extension("json.part");

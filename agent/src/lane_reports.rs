@@ -18,7 +18,7 @@ pub struct LaneReports {
 }
 
 impl LaneReports {
-    /// For the lanes whose head is `me`.
+    /// Access for the lanes whose head is `me`.
     pub fn new(me: NodeId, quorum: QuorumClient) -> Self {
         Self { me, quorum }
     }

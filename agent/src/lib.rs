@@ -14,7 +14,7 @@
 //!   checkpoint: sightings (which processes catch a signal); at the holder of the default queue's lease, broker and
 //!   retention
 //!   audit: what audited work opens and connects to, from the kernel's buffer
-//!   traces: that, and every measurement of work in debug mode, on their way into the log store
+//!   traces: carries audits, and all measurements of work in debug mode, to the log store
 //!   service (lattice.v1 on the agent's socket), edge (the same and REST on the network), identity (whom tokens identify)
 //! ```
 //!
@@ -25,9 +25,9 @@
 //! session, the mesh, then the driver, which writes a last checkpoint, then the second group. Work
 //! and shims stay.
 //!
-//! Not awaited are only threads that ask a driver or the kernel, which may never answer: those of
-//! `gpu_loads`, `adapters`, `mounts` and diagnosis (their number is bounded), and reaping a killed
-//! helper process.
+//! Every task and thread is awaited, except threads that ask a driver or the kernel, which may never
+//! answer: those of `gpu_loads`, `adapters`, `mounts` and diagnosis (their number is bounded), and
+//! those that reap a killed helper process.
 
 mod audit;
 pub mod dev;
@@ -59,11 +59,11 @@ use futures::future::BoxFuture;
 use lattice_agent_common::config::AgentConfig;
 use tokio_util::sync::CancellationToken;
 
-/// Runs the agent until `stop`, or until it cannot go on. `unusable`: what to do with a state of a
+/// Runs the agent until `stop`, or until it cannot continue. `unusable`: what to do with a state of a
 /// newer version or of another node. `memory_bytes_max`: this process's memory limit, which is set
 /// if the process has a cgroup of its own.
 ///
-/// Boxed, as an `async fn` would be compiled again in each program that awaits it.
+/// Boxed, because an `async fn` would be compiled again in each program that awaits it.
 pub fn run(
     config: AgentConfig,
     unusable: Unusable,

@@ -163,8 +163,8 @@ impl Own {
     }
 }
 
-/// Begins to measure, serve `/metrics` and push; `counted`: other sources of metrics. What fails is
-/// noted in `degraded` and does not keep the agent from working.
+/// Begins to measure, serve `/metrics` and push; `counted`: other sources of metrics. Failures
+/// are noted in `degraded` and do not keep the agent from working.
 pub async fn begin(
     config: &AgentConfig,
     context: &Shared,

@@ -1,6 +1,6 @@
 //! How full the node's file systems are, every half minute. A query can block for ever if a file
-//! system's server does not answer, so a helper thread makes it and may be abandoned; the same file
-//! system is not queried again while that thread waits.
+//! system's server does not answer, so a helper thread makes the query and may be abandoned. The
+//! same file system is not queried again while that thread waits.
 
 use lattice_machine::questions::{Asked, OF_NODE, Question};
 use lattice_meshd::diagnosis::storage::{Mount, parse, space};
@@ -65,8 +65,8 @@ impl Mounts {
     }
 }
 
-/// Of several mounts at one place only the last, which covers the others. Disks and network file
-/// systems come before those in memory; mounts of user sessions are left out.
+/// Keeps only the last of several mounts at one place, which covers the others. Disks and network
+/// file systems come before those in memory; mounts of user sessions are left out.
 fn seen(mounts: Vec<Mount>) -> Vec<Mount> {
     let last: BTreeMap<PathBuf, String> = mounts.iter().map(|mount| (mount.at.clone(), mount.device.clone())).collect();
     let is_listed = |mount: &Mount| last.get(&mount.at) == Some(&mount.device) && !mount.at.starts_with(OF_SESSIONS);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn many_that_wait_hide_no_other() {
+    fn many_waiting_queries_hide_no_other_mount() {
         let held: Vec<mpsc::Sender<()>> = (0..MOUNTS_MAX)
             .map(|_| {
                 let (go, wait) = mpsc::channel::<()>();

@@ -2,7 +2,7 @@
 //!
 //! It is not the unit's `MemoryMax=`, because work is in the same unit. The agent limits its own
 //! cgroup (`DelegateSubgroup=`); at the limit the kernel kills it, systemd starts it again, and
-//! work goes on.
+//! work continues.
 
 use anyhow::Context as _;
 use lattice_model::size;

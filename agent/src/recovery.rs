@@ -1,11 +1,11 @@
-//! Opening the node's state at the start, whatever is on the disk.
+//! Opens the node's state at the start, whatever is on the disk.
 //!
 //! | on the disk | action |
 //! |---|---|
 //! | nothing | begin; ask the shims that run here |
 //! | a torn last record | cut it: nothing of it was acted on |
-//! | damage elsewhere; a file missing, too short, or of an older version | moved aside, named; begin from the shims |
-//! | written by a newer version, or of another node | refused; with `--recover`, moved aside like a damaged one |
+//! | damage elsewhere; a file missing, too short, or of an older version | move it aside, log its new name; begin from the shims |
+//! | written by a newer version, or of another node | refuse it; with `--recover`, move it aside like a damaged one |
 //!
 //! After a restart of the machine, the journal is cut at the first invalid record, wherever that
 //! is: any unsynced page may be missing then, and the work does not outlive the restart.
@@ -93,7 +93,7 @@ struct Found {
     unknown: Vec<Unknown>,
 }
 
-/// Work that was begun here and cannot go on, because its files are not enough.
+/// Work that was begun here and cannot continue, because its files are not enough.
 #[derive(Debug)]
 struct Unknown {
     dir: PathBuf,
@@ -113,7 +113,7 @@ fn look_for_shims(state_dir: &Path, me: &NodeId, boot: Boot) -> Found {
                 continue;
             }
         };
-        match written(&dir, &text, me) {
+        match parse_config(&dir, &text, me) {
             Ok(Written { by_boot, share, assignment }) => {
                 let phase = phase_of(&dir, &share, by_boot == Some(boot));
                 found.locals.push(Local { share, phase, assignment });
@@ -136,7 +136,7 @@ struct Written {
     assignment: Option<Assignment>,
 }
 
-/// Why work cannot go on from its shim.json.
+/// Why work cannot continue from its shim.json.
 #[derive(Debug, Error)]
 enum UnusableConfig {
     #[error("its shim.json cannot be read: {0}")]
@@ -149,7 +149,7 @@ enum UnusableConfig {
     OfAnotherAllocation,
 }
 
-fn written(dir: &ShimDir, text: &[u8], me: &NodeId) -> Result<Written, UnusableConfig> {
+fn parse_config(dir: &ShimDir, text: &[u8], me: &NodeId) -> Result<Written, UnusableConfig> {
     let config: ShimConfig = serde_json::from_slice(text)?;
     if config.node != me.as_str() {
         return Err(UnusableConfig::OfAnotherNode { node: config.node });

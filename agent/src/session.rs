@@ -2,8 +2,8 @@
 //! down.
 //!
 //! Any member serves. When the session breaks, the agent tries the next member, and the node goes
-//! on with the work that it has. If no member can be reached, a peer carries the session
-//! ([`lattice_membership::relay`]) until one can.
+//! on with the work that it has. While no member can be reached, a peer carries the session
+//! ([`lattice_membership::relay`]).
 
 use lattice_agent_common::node_view::NodeView;
 use lattice_agent_common::session_state::{SessionState, describe};
@@ -78,7 +78,7 @@ pub struct Registration {
     pub unenforced_limits: Vec<String>,
     /// The incarnation of the agent's previous run; 0 for the first.
     pub previous: Incarnation,
-    /// If the node's stored state is lost: what is left of its work.
+    /// What is left of the node's work, if its stored state is lost.
     pub found: Option<Vec<(AllocationId, Epoch)>>,
     /// Whether the site's hook for wiping the node is configured.
     pub has_wipe_hook: bool,
@@ -109,7 +109,7 @@ pub async fn run(
 ) {
     let members = QuorumList::open(quorum.clone(), &context.setup.state_dir);
     let relay = Relay::new(context.setup.me.clone(), membership.clone(), context.work.mesh.clone());
-    // 0 is that of an agent that never had one, or that lost it.
+    // 0: the agent never had an incarnation, or lost it.
     let replaces = Some(registration.previous).filter(|previous| *previous > Incarnation(0));
     let mut session = Session {
         context,
@@ -132,7 +132,7 @@ pub async fn run(
         replaces,
         is_removed: false,
     };
-    // A node that registers before these are done is unwell and in no conformance group.
+    // A node that registers before its first checks is unwell and in no conformance group.
     let context = session.context.clone();
     let looked = async { tokio::join!(context.machine.checks.wait_for_first_look(), context.machine.conformance.wait_for_first_look()) };
     let checked = tokio::time::timeout(FIRST_CHECKS_TIMEOUT, looked);
@@ -167,7 +167,7 @@ enum Ended {
     Moved,
     /// The node's offer has changed.
     Resized,
-    /// The quorum has another incarnation of the node than the one that the registration replaces.
+    /// The quorum has another incarnation of the node than the registration replaces.
     Outdated,
     /// The session was lost, for this reason.
     Lost(String),
@@ -184,13 +184,13 @@ struct Line {
     up: mpsc::Sender<Up>,
     /// The member at the other end.
     member: String,
-    /// The incarnation that the session gave the node; `None` until then.
+    /// The incarnation that the session gave the node; `None` until the node is registered.
     incarnation: Option<Incarnation>,
     heartbeat: Interval,
     beats: Beats,
     /// The number of the last report that was sent.
     sent: u64,
-    /// When the reports that are held back are sent; `None`: none is held back.
+    /// When held-back reports are sent; `None`: no report is held back.
     linger: Option<Instant>,
 }
 
@@ -434,7 +434,7 @@ impl Session {
                     self.membership.ask(Ask::Return).await;
                 }
                 // Before any report, which may be about work that the quorum does not know yet.
-                if let Some(holds) = self.unknown_to(generation, incarnation) {
+                if let Some(holds) = self.holds_after_recovery(generation, incarnation) {
                     line.send(holds).await?;
                 }
                 line.heartbeat = tokio::time::interval(Duration::from_millis(heartbeat_ms.clamp(50, 60_000)));
@@ -524,7 +524,7 @@ impl Session {
             loop {
                 let mut register = register.clone();
                 if let Up::Register { health, .. } = &mut register {
-                    // The health of now, because the first attempt may be long ago.
+                    // The present health, because the first attempt may be long ago.
                     *health = health_under(&context, beats.is_lapsed_at(boottime_ms(), shortest_ms));
                 }
                 match quorum.session(register).await {
@@ -561,7 +561,7 @@ impl Session {
 
     /// If the quorum's generation is later than that of the node's last list, it was recovered from
     /// a backup: then everything on the node is reported.
-    fn unknown_to(&self, generation: Generation, incarnation: Incarnation) -> Option<Up> {
+    fn holds_after_recovery(&self, generation: Generation, incarnation: Incarnation) -> Option<Up> {
         let view = Arc::clone(&self.view.borrow());
         if generation <= view.generation.max(Generation(1)) {
             return None;
@@ -602,7 +602,7 @@ impl Session {
     }
 
     /// Publishes when the newest acknowledged heartbeat was sent, for extending run leases. Returns
-    /// it if it has changed.
+    /// that time if it has changed.
     fn publish_acknowledged(&self) -> Option<u64> {
         let now = self.beats.newest_acknowledged();
         let is_new = self.acknowledged.send_if_modified(|known| std::mem::replace(known, now) != now);
@@ -626,7 +626,7 @@ impl Session {
     fn may_linger(&self, item: &ReportItem) -> bool {
         let allocations = &self.context.work.allocations;
         let alone = |(allocation, epoch)| allocations.of_epoch(allocation, epoch).is_some_and(|w| w.share.nodes.len() == 1);
-        let reported_otherwise = match item {
+        let nobody_waits = match item {
             ReportItem::Prepared { .. } | ReportItem::Ended { reason: EndReason::Exited { .. }, .. } => true,
             ReportItem::Ended { .. }
             | ReportItem::PrepareFailed { .. }
@@ -636,7 +636,7 @@ impl Session {
             | ReportItem::PortsOpen { .. }
             | ReportItem::UnreportedHealth { .. } => false,
         };
-        reported_otherwise && item.subject().is_some_and(alone)
+        nobody_waits && item.subject().is_some_and(alone)
     }
 }
 

@@ -31,7 +31,7 @@ pub fn ready(adopted: Adopted) {
     notify(&[NotifyState::Ready, NotifyState::Status(&text)]);
 }
 
-/// Reports that the agent ends; its work goes on.
+/// Reports that the agent ends; its work continues.
 pub fn stopping() {
     notify(&[NotifyState::Stopping, NotifyState::Status("stopping; the node's work goes on")]);
 }

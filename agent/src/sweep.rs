@@ -1,7 +1,7 @@
 //! Removes what an earlier run of the agent may have left and the journal does not know: hooks that
 //! it ran, scopes and cgroup v1 groups, shims and their files, scratch, mounts, loop devices. Their
-//! processes are ended, for up to `AT_ONCE` of these items concurrently. A process that cannot be
-//! ended delays the rest only by a bounded wait (`KILL_WAIT`, `QUIT_WAIT`).
+//! processes are ended. Up to `AT_ONCE` of these items are swept concurrently. A process that
+//! cannot be ended delays the rest only by a bounded wait (`KILL_WAIT`, `QUIT_WAIT`).
 
 use lattice_machine::data_plane::remove_scratch_at;
 use lattice_machine::hooks;
@@ -20,14 +20,14 @@ use std::time::Duration;
 
 /// How long killed processes may take to be gone.
 const KILL_WAIT: Duration = Duration::from_secs(3);
-/// How long to wait for the next message of a stray shim that ends its processes. One with a scope
-/// is killed with it.
+/// How long to wait for the next message of a stray shim that ends its processes. A shim in a scope
+/// is killed with the scope.
 const QUIT_WAIT: Duration = Duration::from_secs(12);
 /// How many strays are swept at once.
 const AT_ONCE: usize = 32;
 
 /// Ends and removes everything that belongs to no local allocation, and logs each item by name.
-/// Scratch can be large and is removed in the background. Returns the allocations of which
+/// Scratch can be large and is removed in the background. Returns the allocations whose
 /// processes may still live.
 pub fn strays(context: &Context, brain: &Brain) -> BTreeSet<AllocationId> {
     let mut work: Vec<Stray> = context.machine.slice.iter().flat_map(|slice| slice.hooks()).map(|group| Stray::Hook { group }).collect();
@@ -87,7 +87,7 @@ impl Stray {
         }
     }
 
-    /// Ends its processes and removes it. Returns whether none of its processes is left.
+    /// Ends the item's processes and removes the item. Returns whether all its processes are gone.
     fn sweep(&self, context: &Context) -> bool {
         match self {
             Self::Hook { group } => {
@@ -147,8 +147,8 @@ fn stray_scopes(context: &Context, brain: &Brain) -> Vec<Stray> {
     strays.map(|(allocation, scope)| Stray::Scope { allocation, scope }).collect()
 }
 
-/// The directories of shims that belong to no local allocation. Those of ended allocations have
-/// neither a configuration nor a socket any more, and are left: they have the log files.
+/// The directories of shims that belong to no local allocation. Directories of ended allocations
+/// have neither a configuration nor a socket any more, and stay because they have the log files.
 fn stray_shims(context: &Context, brain: &Brain) -> Vec<Stray> {
     let entries = fs::read_dir(context.setup.state_dir.join("alloc")).into_iter().flatten().flatten();
     let strays = entries.filter_map(|entry| {
@@ -156,13 +156,13 @@ fn stray_shims(context: &Context, brain: &Brain) -> Vec<Stray> {
         let dir = ShimDir(entry.path());
         let known = brain.local(allocation).is_some_and(|l| l.share.epoch == epoch);
         let begun = dir.config().exists() || dir.socket().exists();
-        (!known && begun && !elsewhere(&dir, context)).then_some(Stray::Shim { dir })
+        (!known && begun && !is_of_another_node(&dir, context)).then_some(Stray::Shim { dir })
     });
     strays.collect()
 }
 
-/// Whether another node wrote it: the state directory was moved here from there.
-fn elsewhere(dir: &ShimDir, context: &Context) -> bool {
+/// Whether another node wrote the directory, because the state directory was moved here from there.
+fn is_of_another_node(dir: &ShimDir, context: &Context) -> bool {
     let config = fs::read(dir.config()).ok().and_then(|text| serde_json::from_slice::<ShimConfig>(&text).ok());
     config.is_some_and(|c| c.node != context.setup.me.as_str())
 }
@@ -193,7 +193,7 @@ fn ask_to_quit(mut stream: UnixStream) -> io::Result<()> {
     for message in [ToShim::Hello { protocol: PROTOCOL_MAJOR }, ToShim::Quit] {
         stream.write_all(&encode(&message).map_err(io::Error::other)?)?;
     }
-    // It reports what it has, and closes the connection when it ends.
+    // The shim reports what it has, and closes the connection when it ends.
     let mut chunk = vec![0; 16 * 1024];
     while stream.read(&mut chunk)? > 0 {}
     Ok(())

@@ -39,7 +39,7 @@ pub async fn run(
     let mut first = Some((now(), describe(&context.machine.checks.report())));
     let is_connected = |state: &SessionState| matches!(state, SessionState::Connected { .. });
     let connected = async { drop(session.wait_for(is_connected).await) };
-    // Goes on whether it connected in time or not.
+    // Continues whether the session connected in time or not.
     if stop.run_until_cancelled(tokio::time::timeout(FIRST_SESSION, connected)).await.is_none() {
         return;
     }

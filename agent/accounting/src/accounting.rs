@@ -1,4 +1,4 @@
-//! The handle of this agent's store, which questions are asked through.
+//! The handle on this agent's store, through which questions are asked.
 
 use crate::counts::AccountingCounts;
 use crate::sink_progress::SinkStatus;
@@ -15,13 +15,13 @@ use tokio::time::{Instant, timeout};
 
 /// How many questions are answered at once: one by each connection that reads. Each may hold a page of 2 MiB.
 const QUESTIONS_MAX: usize = READERS_MAX as usize;
-/// How long others wait for them.
+/// How long further questions wait for them.
 const WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// Why a question is not answered by this agent.
 #[derive(Debug, Error)]
 pub enum NoHistory {
-    /// It has no store.
+    /// The agent has no store.
     #[error("this agent has no store of ended work: it lacks the role accounting")]
     NotHere,
     /// The store could not be opened yet.
@@ -48,7 +48,7 @@ struct State {
     has_role: bool,
     store: Option<Store>,
     problem: Option<String>,
-    /// Until when this agent has the lease; `None`: it has not.
+    /// Until when this agent has the lease; `None`: it does not have it.
     lease_until: Option<Instant>,
     /// The sinks to which this agent delivers, by kind.
     sinks: BTreeMap<&'static str, SinkStatus>,
@@ -98,7 +98,7 @@ impl Accounting {
                 None => return Err(NoHistory::NotHere),
             }
         };
-        // It is never closed.
+        // The semaphore is never closed.
         let Ok(Ok(_permit)) = timeout(WAIT_MAX, self.questions.acquire()).await else { return Err(NoHistory::Busy) };
         Ok(store.query(query).await?)
     }
@@ -117,7 +117,7 @@ impl Accounting {
         self.state.lock().store = Some(store.clone());
     }
 
-    /// `until`: when the lease ends unless it is renewed; `None`: this agent has not got it.
+    /// `until`: when the lease ends unless it is renewed; `None`: this agent does not have it.
     pub(crate) fn set_lease(&self, until: Option<Instant>) {
         self.state.lock().lease_until = until;
     }
@@ -126,7 +126,7 @@ impl Accounting {
         self.state.lock().lease_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// `None`: another agent delivers.
+    /// Sets the status of a sink; `None`: another agent delivers.
     pub(crate) fn set_sink(&self, kind: &'static str, status: Option<SinkStatus>) {
         self.counts.set_lag(kind, status.as_ref().map(|status| status.lag_ms));
         let mut state = self.state.lock();

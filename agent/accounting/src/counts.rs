@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Counters since the agent started. All clones share them. Nothing is exposed by an agent without the role.
+/// Counters since the agent started. All clones share them. An agent without the role exposes nothing.
 #[derive(Clone, Debug, Default)]
 pub struct AccountingCounts(Arc<Mutex<Option<Numbers>>>);
 
@@ -43,17 +43,17 @@ impl AccountingCounts {
         }
     }
 
-    /// Records that a sink has accepted.
+    /// Counts records that a sink has accepted.
     pub(crate) fn record_delivered(&self, sink: &'static str, records: u64) {
         self.of_sink(sink, |numbers| numbers.delivered += records);
     }
 
-    /// A delivery that failed.
+    /// Counts a delivery that failed.
     pub(crate) fn record_undelivered(&self, sink: &'static str) {
         self.of_sink(sink, |numbers| numbers.failures += 1);
     }
 
-    /// The age of the oldest record that a sink does not have.
+    /// Sets the age of the oldest record that a sink does not have.
     pub(crate) fn set_lag(&self, sink: &'static str, lag_ms: Option<u64>) {
         self.of_sink(sink, |numbers| numbers.lag_ms = lag_ms);
     }

@@ -6,17 +6,17 @@ use lattice_quorum_client::wire::{ACCOUNTING_LEASE, Action, Answer, ENDED_WORK_M
 use lattice_quorum_client::{CallError, QuorumClient};
 use std::time::Duration;
 
-/// How long the lease lives without renewal. While its agent is dead, another one begins after it.
+/// How long the lease lives without renewal. Another agent replaces a dead one after this time.
 pub(crate) const LEASE_TTL: Duration = Duration::from_secs(15);
 /// Timeout of a request, so that a lease can be renewed twice before it ends.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The quorum's part of accounting.
 pub(crate) trait Ledger: Send + Sync {
-    /// Ended work after this number that waits. Of the largest number: none, and how far accounting is.
+    /// Waiting ended work after this number. With the largest number, the page only shows how far accounting is.
     fn ended_work(&self, after: u64) -> impl Future<Output = Result<EndedWorkPage, CallError>> + Send;
 
-    /// Confirms what the store has.
+    /// Confirms the ended work that the store has.
     fn account(&self, until: AccountedUntil, lease_token: u64) -> impl Future<Output = Result<(), CallError>> + Send;
 
     /// Renews the lease with this token, or acquires it; `None`: another agent has it.
@@ -62,7 +62,7 @@ impl Ledger for OfQuorum {
         if let Some(token) = held {
             let renewal = Request::RenewLease { name: name.clone(), token, holder: self.me.clone(), user: None };
             match self.lease(&renewal).await {
-                // It has ended: it is acquired again.
+                // The lease has ended: it is acquired again.
                 Err(CallError::Refused(_)) => {}
                 answer => return answer,
             }

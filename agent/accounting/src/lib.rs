@@ -8,15 +8,15 @@
 //!
 //! Exactly once: the position of the store is in the store itself, and moves with each batch in one transaction; the
 //! ledger keeps each end until the store has confirmed it. The agent with the lease `accounting` writes. The ledger
-//! accepts one store, by the id that it got when it was made, until an admin moves accounting to another.
+//! accepts one store, by the id that the store got when it was created, until an admin moves accounting to another.
 //!
 //! Sinks get what the store has: a server of the site, a file, or both; see `sink`.
 //!
 //! While the database is away, its disk is full, or the quorum does not answer, ended work waits in the ledger; the
-//! node's problems and a metric say why. After a failure the database is opened anew, since its password, its server or
-//! its file may be others. If it goes on failing, the lease is given back for a while, so that an agent that can reach
-//! the same database stores. SQL is built in `question` and `record`, without a database, and the two
-//! drivers only send it.
+//! node's problems and a metric say why. After a failure the database is opened anew, because its password, its server
+//! or its file may have changed. If it fails again and again, the agent gives the lease back for a while, so that
+//! another agent that can reach the database gets it. SQL is built in `question` and `record`, without a database, and
+//! the two drivers only send it.
 //!
 //! | task | ends | queues |
 //! |---|---|---|

@@ -10,8 +10,8 @@ use std::time::Duration;
 /// An unused connection is closed after this time.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// What each connection begins with. The server ends a statement that takes longer, and a transaction whose agent is gone:
-/// a machine that lost its power would otherwise keep others from storing for hours.
+/// The settings of each connection. The server ends a statement that takes longer, and a transaction whose agent is gone:
+/// otherwise a machine that lost its power could keep others from storing for hours.
 const SESSION: [&str; 2] = ["SET statement_timeout = '5s'", "SET idle_in_transaction_session_timeout = '30s'"];
 
 #[derive(Clone)]
@@ -22,7 +22,7 @@ pub(crate) struct PostgresDriver {
     wait_max: Duration,
 }
 
-/// Without the options: they have the password.
+/// Leaves out the options, which have the password.
 impl fmt::Debug for PostgresDriver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("PostgresDriver")
@@ -105,7 +105,7 @@ impl PostgresDriver {
         Ok(transaction.commit().await?)
     }
 
-    /// Why there was no connection in time: the pool tries again until then, and does not say.
+    /// Why there was no connection in time. The pool retries until its timeout, and does not report the cause.
     async fn cause(&self, error: sqlx::Error) -> sqlx::Error {
         let sqlx::Error::PoolTimedOut = error else { return error };
         match tokio::time::timeout(self.wait_max, self.options.connect()).await {

@@ -1,17 +1,18 @@
-//! The statement that answers a question, in the dialect of a database. They differ in the search for names and tags.
+//! The statement that answers a question, in the dialect of a database. The dialects differ in the search for names and
+//! tags.
 //!
-//! What somebody may see is taken apart into parts of which one index has each, newest or oldest first: the account's
-//! own work, and the work of each tenant. The database merges them, and reads no more rows than the page needs.
+//! The work that somebody may see has parts: the account's own work, and the work of each tenant. One index has each
+//! part, newest or oldest first. The database merges the parts, and reads no more rows than the page needs.
 
 use crate::record::{COLUMN_TYPES, COLUMNS, SUM_TYPES};
 use crate::statement::{Column, Statement, Value};
 use lattice_model::Timestamp;
 use lattice_model::history::{HistoryCursor, HistoryKind, HistoryQuery, PAGE_LEN_MAX, Visible};
 
-/// Of how many tenants each has a part of its own; the work of more is found by reading in the order of the ends. SQLite
-/// merges at most 500 parts.
+/// Up to how many tenants have a part each. The work of more tenants is one part, which is read in the order of the ends.
+/// SQLite merges at most 500 parts.
 const TENANT_PARTS_MAX: usize = 32;
-/// What sums are made of.
+/// The columns that sums need.
 const SUMMED_COLUMNS: &str = "account, tenant, project, node_ms, gpu_ms, core_ms";
 /// PostgreSQL sums big integers to another type.
 const SUMS: &str = "account, tenant, project, COUNT(*), CAST(SUM(node_ms) AS BIGINT), CAST(SUM(gpu_ms) AS BIGINT), \
@@ -24,7 +25,7 @@ pub(crate) enum Dialect {
     Postgres,
 }
 
-/// What is asked of the database for one page: one row more than the page may have, if there are that many.
+/// The query for one page. It asks for one row more than the page may have.
 #[derive(Debug)]
 pub(crate) struct Question {
     pub(crate) statement: Statement,
@@ -66,14 +67,14 @@ enum Part<'a> {
     All,
     Nothing,
     Own(&'a Account),
-    /// The work of tenants that ended after these times, without that of an account, which has a part of its own.
+    /// The work of tenants that ended after these times, without the work of an account that is a part of its own.
     OfTenants {
         tenants: Vec<(&'a String, Timestamp)>,
         without: Option<&'a Account>,
     },
 }
 
-/// The parts of what is visible in which the question can find anything; one at least.
+/// The visible parts in which the question can find anything; at least one.
 fn parts(query: &HistoryQuery) -> Vec<Part<'_>> {
     let Visible::Only { own, tenants } = &query.visible else { return vec![Part::All] };
     let own = own.as_ref().filter(|(name, _)| query.user.is_empty() || query.user == *name);
@@ -88,7 +89,7 @@ fn parts(query: &HistoryQuery) -> Vec<Part<'_>> {
 impl Part<'_> {
     fn condition(&self, statement: &mut Statement, query: &HistoryQuery) {
         let (mut from, mut until) = (query.from.0, query.until.0);
-        // An index is entered by the time of the last record, not by the beginning of what is asked for.
+        // The search in an index begins at the last record of the previous page, not at the beginning of the period.
         match (&query.after, query.kind) {
             (Some(HistoryCursor::Work { ended_at, .. }), HistoryKind::NewestFirst) => until = until.min(ended_at.0.saturating_add(1)),
             (Some(HistoryCursor::Work { ended_at, .. }), HistoryKind::OldestFirst) => from = from.max(ended_at.0),
@@ -125,7 +126,7 @@ fn of_tenants(statement: &mut Statement, tenants: &[(&String, Timestamp)]) {
         statement.push("tenant = ").bind(Value::text(*tenant));
         return;
     }
-    // An expression, so that the database reads by the index of ends: by that of tenants it would sort all of their work.
+    // An expression, so that the database uses the index of ends. With the index of tenants it would sort all their work.
     statement.push("(tenant || '') IN (").bind_all(tenants.iter().map(|(tenant, _)| Value::text(*tenant)));
     statement.push(") AND ended_at > CASE tenant");
     for (tenant, since) in tenants {
@@ -169,7 +170,7 @@ fn filter(statement: &mut Statement, query: &HistoryQuery, dialect: Dialect) {
     }
 }
 
-/// A position of another kind of answer is none: the caller checks its form, and this page begins at the beginning.
+/// Continues after the query's position. A position of another kind of answer is ignored: the caller checks its form.
 fn after(statement: &mut Statement, query: &HistoryQuery) {
     match (&query.after, query.kind) {
         (Some(HistoryCursor::Work { ended_at, sequence }), HistoryKind::NewestFirst | HistoryKind::OldestFirst) => {
@@ -184,7 +185,7 @@ fn after(statement: &mut Statement, query: &HistoryQuery) {
     }
 }
 
-/// A name with `*` for any text, as SQLite's `GLOB` has it: `?` and `[` mean themselves.
+/// Converts a name with `*` for any text to a pattern of SQLite's `GLOB`, in which `?` and `[` mean themselves.
 fn glob(name: &str) -> String {
     let character = |c: char| match c {
         '?' | '[' => format!("[{c}]"),
@@ -248,7 +249,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_somebody_may_see_is_in_parts_that_have_no_record_in_common() {
+    fn the_parts_of_visible_work_have_no_record_in_common() {
         let tenants = [("physics".to_owned(), Timestamp(5)), ("x' OR '1'='1".to_owned(), Timestamp(0))].into();
         let both = Visible::Only { own: Some(("eve".to_owned(), 7)), tenants };
         let of = |asked: HistoryQuery| {
@@ -285,7 +286,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn names_and_tags_are_searched_in_the_words_of_the_database() {
+    fn names_and_tags_are_searched_in_the_dialect_of_the_database() {
         let states = vec![AllocationState::Failed, AllocationState::Cancelled];
         let asked = HistoryQuery { name: "a*_%?[".to_owned(), tags: [("k".to_owned(), "v".to_owned())].into(), states, ..query() };
         assert_eq!(
@@ -299,17 +300,17 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn job_numbers_are_among_what_must_hold() {
+    fn job_numbers_become_a_condition() {
         let asked = HistoryQuery { jobs: vec![12, 14], user: "ada".to_owned(), ..query() };
         assert!(sql(&asked, Dialect::Postgres).contains(" AND account = $3 AND job IN ($4, $5) ORDER BY"));
     }
 
     #[test]
-    fn a_page_begins_after_the_position_of_the_one_before() {
+    fn a_page_begins_after_the_last_row_of_the_previous_page() {
         let work = Some(HistoryCursor::Work { ended_at: Timestamp(9), sequence: 3 });
         let of = |kind, after: &Option<HistoryCursor>| sql(&HistoryQuery { kind, after: after.clone(), ..query() }, Dialect::Sqlite);
         assert!(of(HistoryKind::NewestFirst, &work).contains("AND (ended_at, sequence) < ($3, $4) ORDER BY"));
-        // The index is entered there, so that each page of a long answer costs the same.
+        // The search in the index begins there, so that each page of a long answer costs the same.
         let values = |kind| Question::of(&HistoryQuery { kind, after: work.clone(), ..query() }, Dialect::Sqlite).statement.values;
         let bounds = [values(HistoryKind::NewestFirst)[..2].to_vec(), values(HistoryKind::OldestFirst)[..2].to_vec()];
         let last = Value::number(i64::MAX as u64);

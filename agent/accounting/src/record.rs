@@ -10,7 +10,7 @@ use thiserror::Error;
 /// The columns, in the order of the rows here.
 pub(crate) const COLUMNS: &str = "sequence, allocation, name, tenant, project, vcluster, account, uid, tags, state, reason, exit_code, \
     nodes, node_count, submitted_at, claimed_at, started_at, ended_at, requeue_count, preempted_count, node_ms, gpu_ms, core_ms, part_of, job";
-/// Their types.
+/// The types of the columns.
 pub(crate) const COLUMN_TYPES: &[Column] = {
     use Column::{Number as N, Text as T};
     &[N, T, T, T, T, T, T, N, T, T, T, N, T, N, N, N, N, N, N, N, N, N, N, T, N]
@@ -31,7 +31,7 @@ pub struct DamagedRow {
     column: &'static str,
 }
 
-/// The statements that store these: records are inserted, and then corrected.
+/// The statements that store ended work: they insert records, then correct records.
 pub(crate) fn statements(work: &[EndedWork]) -> Vec<Statement> {
     let insert = |part: &[&EndedWork]| {
         let mut statement = Statement::new(format!("INSERT INTO ended_work ({COLUMNS}, changed) VALUES "));
@@ -46,7 +46,7 @@ pub(crate) fn statements(work: &[EndedWork]) -> Vec<Statement> {
     ends.chunks(RECORDS_PER_INSERT).map(insert).chain(corrections.into_iter().filter_map(correction)).collect()
 }
 
-/// Corrects a record; a store that does not have it, since it began later, changes nothing.
+/// Corrects a record. A store that began later and lacks the record changes nothing.
 fn correction(work: &EndedWork) -> Option<Statement> {
     let mut update = Statement::new("UPDATE ended_work SET project = ");
     update.bind(Value::text(&work.project)).push(", tags = ").bind(tags(work));
@@ -56,7 +56,7 @@ fn correction(work: &EndedWork) -> Option<Statement> {
     Some(update)
 }
 
-/// In JSON, a character 0 is an escape sequence, which PostgreSQL refuses as well.
+/// The tags in JSON, without character 0: PostgreSQL refuses its escape sequence as well.
 fn tags(work: &EndedWork) -> Value {
     let tags: BTreeMap<String, String> =
         work.tags.iter().map(|(key, value)| (key.replace('\0', "\u{fffd}"), value.replace('\0', "\u{fffd}"))).collect();
@@ -178,7 +178,7 @@ pub(crate) fn work(row: Row) -> Result<EndedWork, DamagedRow> {
     })
 }
 
-/// The record of a row with [`COLUMNS`] and `changed`: the latest correction of it, if it was corrected.
+/// The record of a row with [`COLUMNS`] and `changed`, or its latest correction, if it was corrected.
 pub(crate) fn changed_work(mut row: Row) -> Result<EndedWork, DamagedRow> {
     let changed = row.pop();
     let record = work(row)?;
@@ -216,7 +216,7 @@ pub(crate) mod tests {
     use lattice_model::AllocationId;
     use uuid::Uuid;
 
-    /// An end of ada's work in physics, an hour after the one before.
+    /// An end of ada's work in physics, an hour after the previous one.
     pub(crate) fn ended(sequence: u64) -> EndedWork {
         let ended_at = Timestamp(1_772_704_812_034 + sequence * 3_600_000);
         EndedWork {
@@ -249,7 +249,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_record_is_the_same_as_a_row_and_what_no_database_has_is_replaced() {
+    fn a_record_survives_as_a_row_and_characters_that_no_database_stores_are_replaced() {
         let never = EndedWork { exit_code: None, claimed_at: None, started_at: None, part_of: None, ..ended(2) };
         for record in [ended(1), never] {
             assert_eq!(work(row(&record)).unwrap(), record);

@@ -1,8 +1,8 @@
 //! The tables, and how an older database becomes one of this version: numbered steps, each taken once.
 
-/// What each version adds to the one before, in the SQL that both databases have in common.
+/// What each version adds to the previous one, in the SQL that both databases have in common.
 ///
-/// `ended_work.account` is the user: that word has a meaning of its own in PostgreSQL. Times are milliseconds since
+/// `ended_work.account` is the user: the word `user` has a meaning of its own in PostgreSQL. Times are milliseconds since
 /// 1970; tags are a JSON object.
 pub(crate) static STEPS: [&[&str]; 3] = [FIRST, JOB_NUMBERS, SINKS];
 
@@ -38,12 +38,12 @@ static FIRST: &[&str] = &[
     "CREATE INDEX ended_work_by_tenant ON ended_work (tenant, ended_at, sequence)",
 ];
 
-/// Work that ended before has no job number: 0.
+/// Work that ended under an earlier version has job number 0.
 static JOB_NUMBERS: &[&str] =
     &["ALTER TABLE ended_work ADD COLUMN job BIGINT NOT NULL DEFAULT 0", "CREATE INDEX ended_work_by_job ON ended_work (job)"];
 
 /// The positions of the sinks, see [`crate::sink_progress::SinkPosition`]. Column `changed`: the number of a record's latest
-/// correction, or else its own. Sinks get records in its order. The index finds the parts of a group or a service.
+/// correction, or else its own. Sinks get records in this order. The index finds the parts of a group or a service.
 static SINKS: &[&str] = &[
     "CREATE TABLE accounting_sink (
         sink TEXT NOT NULL PRIMARY KEY,
@@ -56,7 +56,7 @@ static SINKS: &[&str] = &[
     "CREATE INDEX ended_work_by_whole ON ended_work (part_of) WHERE part_of IS NOT NULL",
 ];
 
-/// The table with one row about the store itself. It is there before the first step.
+/// The table with one row about the store itself. It exists before the first step.
 pub(crate) const STORE_TABLE: &str = "CREATE TABLE IF NOT EXISTS accounting_store (
     row_number BIGINT NOT NULL PRIMARY KEY,
     store TEXT NOT NULL,

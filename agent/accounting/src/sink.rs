@@ -1,7 +1,7 @@
 //! Sinks: each gets every record of the store, in order, at its own pace.
 //!
 //! ```text
-//!   position ◀──store            what the store has decides, not what this agent remembers
+//!   position ◀──store            the store's position counts, not what this agent remembers
 //!      └──▶ the batch after it ◀──store
 //!             └──▶ "this batch is being sent" ──▶ store, so that a repetition is the same batch
 //!                    └──▶ batch ──▶ server or file, until it is accepted
@@ -156,7 +156,7 @@ impl SinkTask {
     async fn pass(&mut self) -> Result<Next, Failed> {
         let kind = self.receiver.kind();
         let Some(store) = self.accounting.store().filter(|_| self.accounting.has_lease()) else {
-            // Another agent has the lease, or none has.
+            // Another agent has the lease, or no agent has it.
             self.accounting.set_sink(kind, None);
             self.problems.clear(self.receiver.subject());
             return Ok(Next::After(POLL_INTERVAL));

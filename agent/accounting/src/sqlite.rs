@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// An unused connection is closed after this time. While it is open, it has a thread and a cache of 2 MiB.
 const IDLE_MAX: Duration = Duration::from_secs(60);
-/// After so many steps of SQLite's machine it is checked whether a question took too long; about a millisecond.
+/// How many steps SQLite's machine makes between two checks whether a question took too long; about a millisecond.
 const STEPS_PER_CHECK: i32 = 10_000;
 
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ pub(crate) struct SqliteDriver {
     readers: SqlitePool,
 }
 
-/// A file, whatever its name is: its device and inode.
+/// Identifies a file independently of its name: device and inode.
 type FileIdentity = (u64, u64);
 
 async fn identity(path: &Path) -> Result<FileIdentity, DriverError> {
@@ -36,9 +36,9 @@ async fn identity(path: &Path) -> Result<FileIdentity, DriverError> {
 }
 
 impl SqliteDriver {
-    /// Opens the file, or creates it for this agent's user alone: it says who ran what.
+    /// Opens the file, or creates it for this agent's user alone, because it shows who ran what.
     pub(crate) async fn open(path: &Path, wait_max: Duration) -> Result<Self, DriverError> {
-        // It is closed before SQLite opens it: that would end SQLite's locks on it.
+        // The file is closed before SQLite opens it: closing it later would end SQLite's locks on it.
         if let Err(error) = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
             && error.kind() != ErrorKind::AlreadyExists
         {
@@ -97,8 +97,8 @@ impl SqliteDriver {
         taken
     }
 
-    /// Executes all of these in one transaction, or none. A file that has been removed or replaced could still be written
-    /// to, and nobody would find that again.
+    /// Executes all of these in one transaction, or none. Refuses if the file was removed or replaced: SQLite would
+    /// still write to the old file, and the records would be lost.
     pub(crate) async fn write(&self, statements: Vec<Statement>) -> Result<(), DriverError> {
         if identity(&self.path).await? != self.identity {
             return Err(DriverError::Replaced);

@@ -19,7 +19,7 @@ impl Value {
         Self::Number(Some(i64::try_from(number).unwrap_or(i64::MAX)))
     }
 
-    /// About how many bytes it takes.
+    /// About how many bytes the value takes.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.as_ref().map_or(0, String::len),

@@ -1,15 +1,15 @@
-//! How a replica leaves when its service needs fewer: it gets the signal that its owner chose, then
-//! it has its time to end by itself.
+//! How a replica leaves when its service needs fewer replicas: it gets the signal that its owner
+//! chose, and then a limited time to end by itself.
 //!
 //! ```text
 //!   order ──▶ its time begins (a note on the disk) ──▶ signal, if there is one ──▶ it ends by itself
 //!                                                                               ╰─▶ its time is over
 //! ```
 //!
-//! The signal goes to the ranks of its launches, or, if it has none, to its script. A restarted agent
-//! goes on with the noted time. It sends the signal again only if it was killed before it had noted
-//! the shim's answer, so work may get the signal twice. If somebody else needs its node sooner, the
-//! quorum's list has a shorter time for the same order, and that one counts.
+//! The signal goes to the ranks of its launches, or, if it has none, to its script. A restarted
+//! agent continues with the noted time. It sends the signal again only if it was killed before it
+//! had noted the shim's answer, so work may get the signal twice. If somebody else needs its node
+//! sooner, the quorum's list has a shorter time for the same order, and the shorter time counts.
 
 use crate::handles::Shared;
 use lattice_agent_common::files;
@@ -76,7 +76,7 @@ pub(super) fn is_leaving(context: &Shared, share: &DesiredShare) -> bool {
     listed(&context.view.borrow(), share).is_some_and(|order| order.cause == PreemptCause::ScaleDown)
 }
 
-/// Waits until its time is over. Returns the time that it had, in milliseconds: a shorter one in the list
+/// Waits until the replica's time is over, and returns that time in milliseconds. A shorter time in the list
 /// counts.
 async fn wait_for_time(mut view: watch::Receiver<Arc<NodeView>>, share: &DesiredShare, order: &Preemption, note: Note) -> u64 {
     let mut time_ms = order.deadline_ms;
@@ -95,8 +95,8 @@ async fn wait_for_time(mut view: watch::Receiver<Arc<NodeView>>, share: &Desired
     }
 }
 
-/// Waits until its time is over, and returns the time that it had, in milliseconds. `None`: it is being
-/// ended for another reason. It has ended by itself, for example.
+/// Waits until the replica's time is over, and returns that time in milliseconds. `None`: the replica ends
+/// for another reason, or by itself.
 pub(super) async fn wait_until_over(context: &Shared, share: &DesiredShare, order: &Preemption) -> Option<u64> {
     let handle = context.allocations.of_epoch(share.allocation, share.epoch)?;
     let note = match Note::read(share, order, handle.dir()).await {
@@ -108,7 +108,7 @@ pub(super) async fn wait_until_over(context: &Shared, share: &DesiredShare, orde
         }
     };
     let mut run_state = handle.run_state.clone();
-    // An error: its task has ended.
+    // An error means that the allocation's task has ended.
     let ending = async {
         let _ = run_state.wait_for(|state| *state == RunState::Ending).await;
     };
@@ -127,7 +127,7 @@ pub(super) async fn wait_until_over(context: &Shared, share: &DesiredShare, orde
     }
 }
 
-/// Sends the signal once, as soon as its shim can be asked.
+/// Sends the signal once, as soon as the replica's shim can be reached.
 async fn send(handle: &AllocationHandle, signal: i32) {
     let allocation = handle.share.allocation;
     for to in [SignalTarget::Ranks, SignalTarget::Script] {
@@ -143,7 +143,7 @@ async fn send(handle: &AllocationHandle, signal: i32) {
                 tracing::info!(%allocation, signal, processes, "a replica that must leave got its signal");
                 return;
             }
-            // It may get the signal yet: the shim has the message.
+            // The replica may still get the signal: the shim has the message.
             Err(why) => {
                 tracing::warn!(%allocation, signal, %why, "whether a replica that must leave got its signal is not known");
                 return;
@@ -218,7 +218,7 @@ mod tests {
         let note = tokio::time::timeout(PATIENCE, noted).await.unwrap();
         assert!(note.began_ms >= began_ms && !over.is_finished());
         over.abort();
-        // Its time has been over since a restart of the agent, and it got its signal.
+        // After a restart of the agent: its time is over, and it has got its signal already.
         let short = order(1);
         tokio::time::sleep(Duration::from_millis(2)).await;
         assert_eq!(tokio::time::timeout(PATIENCE, wait_until_over(&bench.handles, &share, &short)).await.unwrap(), Some(1));

@@ -21,8 +21,8 @@ impl Link {
         Ok(Self { stream: UnixStream::from_std(stream)?, decoder: Decoder::default() })
     }
 
-    /// Takes [`SEND_WAIT`] at most. After an error the connection must be dropped: the message may
-    /// have been sent in part.
+    /// Sends a message, within [`SEND_WAIT`]. After an error the connection must be dropped: the
+    /// message may have been sent in part.
     pub(super) async fn send(&mut self, message: &ToShim) -> io::Result<()> {
         let frame = encode(message).map_err(io::Error::other)?;
         let written = tokio::time::timeout(SEND_WAIT, self.stream.write_all(&frame)).await;

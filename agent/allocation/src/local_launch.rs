@@ -30,7 +30,7 @@ impl LocalLaunch {
         Self { spec, begun: false, lost: None, ended, fences, aborted: None, out_of_memory: None, input: None, head: None }
     }
 
-    /// Whether none of this node's ranks is left, or will ever begin.
+    /// Whether no rank of this node is left, and none will begin.
     pub(super) fn is_over(&self, me: &NodeId) -> bool {
         self.lost.is_some() || self.all_ended(me)
     }
@@ -80,7 +80,7 @@ impl LocalLaunch {
         self.send(ToHead::Fence { number, blob });
     }
 
-    /// Reports how much of standard input was read; `again`: what comes after that must be sent
+    /// Reports how much of standard input was read; `again`: the input after that must be sent
     /// again.
     pub(super) fn input_taken(&mut self, taken: Taken, again: bool) {
         self.input = Some(taken);
@@ -92,7 +92,7 @@ impl LocalLaunch {
         self.send(ToHead::Absent { ranks });
     }
 
-    /// Passes on a call, or an answer to one, from the PMI server here to that of another part. If
+    /// Passes a call or its answer from the PMI server here to the PMI server of another part. If
     /// it does not reach the head, the caller's shim repeats the call.
     pub(super) fn call(&mut self, call: Call) {
         self.send(ToHead::Call(Box::new(call.into())));
@@ -103,8 +103,8 @@ impl LocalLaunch {
         self.send(ToHead::Aborted { code, why });
     }
 
-    /// The kernel killed processes of it here for lack of memory. A later report replaces an
-    /// earlier one.
+    /// The kernel killed processes of the launch here for lack of memory. A later report replaces
+    /// an earlier one.
     pub(super) fn out_of_memory(&mut self, kill: MemoryKill) {
         self.out_of_memory = Some(kill);
         self.send(memory_kill(kill));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_launch_whose_shim_is_dead_nobody_knows_how_ranks_ended() {
+    fn the_ends_of_ranks_are_unknown_once_the_shim_is_dead() {
         let (mut l, me) = (launch(2), "n1".parse().unwrap());
         l.lost("its shim is gone");
         assert!(l.is_over(&me) && !l.all_ended(&me));

@@ -3,10 +3,10 @@
 //!
 //! A port is checked at the address under which other nodes reach this one, because a program that
 //! listens on the loopback address alone serves nobody else. A liveness probe of the work must succeed
-//! once before that: the program may listen before it can answer. A port whose protocol does not run
-//! over TCP is reported without a check. The checks go on until every port is open, because a script may
-//! begin its server late: a program that never listens is never listed, and the allocation's status says
-//! which port is awaited.
+//! once before ports are checked: the program may listen before it can answer. A port whose protocol
+//! does not run over TCP is reported without a check. The checks continue until every port is open,
+//! because a script may begin its server late: a program that never listens is never listed, and the
+//! allocation's status says which port is awaited.
 
 use crate::handles::Shared;
 use crate::{draining, probing};
@@ -27,7 +27,7 @@ const CHECK_INTERVAL: (Duration, Duration) = (Duration::from_millis(100), Durati
 /// Timeout of one connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Begins to check, if the work exposes ports. Ends with the handle, or when all of them are open.
+/// Begins the checks, if the work exposes ports. They end with the handle, or when all ports are open.
 pub(super) fn begin(context: &Shared, share: &Arc<DesiredShare>, detail: watch::Sender<Detail>) -> Option<AbortOnDropHandle<()>> {
     if share.spec.connectivity.expose.is_empty() {
         return None;
@@ -38,7 +38,7 @@ pub(super) fn begin(context: &Shared, share: &Arc<DesiredShare>, detail: watch::
     Some(AbortOnDropHandle::new(tokio::spawn(report_open_ports(context, share, checks, detail))))
 }
 
-/// The exposed ports, each with whether it is checked by a connection.
+/// The exposed ports, and for each whether a connection checks it.
 fn awaited(share: &DesiredShare) -> BTreeMap<u16, bool> {
     let mut ports: BTreeMap<u16, bool> = BTreeMap::new();
     for exposed in &share.spec.connectivity.expose {
@@ -65,7 +65,7 @@ async fn report_open_ports(context: Shared, share: Arc<DesiredShare>, mut checks
             tracing::info!(allocation = %share.allocation, %why, "an exposed port is not listed before it accepts connections");
             is_logged = true;
         }
-        // Apart from the text, which the probes set.
+        // A field apart from the text, because the probes set the text.
         detail.send_if_modified(|d| std::mem::replace(&mut d.unlisted, closed.clone()) != closed);
         if closed.is_none() {
             return;
@@ -77,7 +77,7 @@ async fn report_open_ports(context: Shared, share: Arc<DesiredShare>, mut checks
 /// What is still to be checked.
 struct Checks {
     awaited: BTreeMap<u16, bool>,
-    /// `None`: there is none here, or it has succeeded.
+    /// The liveness probe; `None`: there is none here, or it has succeeded.
     probe: Option<LivenessProbe>,
     /// The address at which ports are checked.
     host: IpAddr,
@@ -85,9 +85,9 @@ struct Checks {
 
 /// What one look found.
 struct Found {
-    /// Ports that accept connections since this look.
+    /// Ports that this look found open for the first time.
     open: Vec<u16>,
-    /// Why some port is not open; `None`: all are.
+    /// Why some port is not open; `None`: all ports are open.
     closed: Option<String>,
 }
 

@@ -92,8 +92,8 @@ async fn run(context: Shared, share: DesiredShare) {
 }
 
 /// The checkpoint that the work made, or why it made none; `None`: the work is being ended for
-/// another reason. A replica that its service no longer needs, and that has not saved itself, has had
-/// its time to leave.
+/// another reason. If a replica that its service no longer needs has not saved itself, this first
+/// waits until its time to leave is over.
 async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Option<Result<CheckpointId, SaveError>> {
     let why = match checkpointed(context, share, order).await? {
         Ok(id) => return Some(Ok(id)),
@@ -109,7 +109,7 @@ async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Op
     }
 }
 
-/// The same without the time to leave.
+/// As `saved`, without the time to leave.
 async fn checkpointed(context: &Shared, share: &DesiredShare, order: &Preemption) -> Option<Result<CheckpointId, SaveError>> {
     if share.spec.checkpoint.is_none() {
         return Some(Err(SaveError::NoPolicy));
@@ -219,7 +219,7 @@ impl Limit {
     }
 }
 
-/// A deadline, extended once by half of it.
+/// One and a half times the deadline.
 fn extended(deadline_ms: u64) -> Duration {
     Duration::from_millis(deadline_ms.saturating_add(deadline_ms / 2))
 }
@@ -232,7 +232,7 @@ enum Followed {
     Failed { of: CheckpointId, why: String },
     /// No further reports about it will come.
     Lost,
-    /// It was not over in time.
+    /// The checkpoint did not end in time.
     TooLong,
     /// The store does not answer.
     StoreUnreachable(String),
@@ -293,7 +293,7 @@ mod tests {
         CheckpointItem::Ended { id: *id.0.as_bytes(), state, why, complete, step: None, bytes: 0 }
     }
 
-    fn stands(state: &str) -> CheckpointItem {
+    fn progress(state: &str) -> CheckpointItem {
         CheckpointItem::Progress { id: [0; 16], state: state.to_owned(), detail: String::new() }
     }
 
@@ -302,16 +302,16 @@ mod tests {
         let id = CheckpointId(Uuid::from_u128(7));
         let after = |ms| Box::pin(tokio::time::sleep(Duration::from_millis(ms)));
         let (send, items) = mpsc::channel(4);
-        send.send(stands("requested")).await.unwrap();
+        send.send(progress("requested")).await.unwrap();
         assert!(matches!(follow(items, after(20), pending()).await, Followed::TooLong));
         let (send, items) = mpsc::channel(4);
-        send.send(stands("requested")).await.unwrap();
+        send.send(progress("requested")).await.unwrap();
         let followed = follow(items, after(60_000), ready("no answer".to_owned())).await;
         assert!(matches!(followed, Followed::StoreUnreachable(why) if why == "no answer"));
         drop(send);
         let (send, items) = mpsc::channel(4);
         let over = Instant::now() + Duration::from_secs(1);
-        send.send(stands(COMMITTING)).await.unwrap();
+        send.send(progress(COMMITTING)).await.unwrap();
         // The store is no longer needed.
         let unreachable = async move {
             tokio::time::sleep_until(over).await;
@@ -393,7 +393,7 @@ mod tests {
         let (allocation, epoch) = (share.allocation, share.epoch);
         let saved = Err(NotSaved("it had 1 s to leave, and did not end by itself".to_owned()));
         assert_eq!(bench.events.try_recv(), Ok(Event::Saved { allocation, epoch, request: id, saved }));
-        // One that could save itself, and has not, has its time as well.
+        // A replica that could save itself and has not also gets its time to leave.
         std::fs::remove_file(handle.dir().drain()).unwrap();
         share.spec.checkpoint = Some(CheckpointPolicy::default());
         run(Arc::clone(&bench.handles), share).await;

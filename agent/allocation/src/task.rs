@@ -61,7 +61,7 @@ struct AllocationTask {
     /// Keeps the image in the cache until the shim reports that it is mounted.
     image: Option<HeldImage>,
     launches: BTreeMap<LaunchId, LocalLaunch>,
-    /// If it is a lane of a task group: its reports to the quorum.
+    /// The reports to the quorum, if the allocation is a lane of a task group.
     lane: LaneState,
     /// Keyboard input for launches that the shim does not have yet, the oldest first.
     typed_ahead: VecDeque<(LaunchId, ToTerminal)>,
@@ -144,7 +144,7 @@ impl AllocationTask {
         }
     }
 
-    /// Its first process on this node, or a further one, has begun.
+    /// A process of the allocation has begun on this node, perhaps not the first.
     fn began(&mut self) {
         if let Some(assigned) = self.assigned.take() {
             self.context.latencies.startup.observe(assigned.elapsed());
@@ -159,7 +159,7 @@ impl AllocationTask {
         self.senders.detail.send_modify(|d| text.clone_into(&mut d.text));
     }
 
-    /// The work is being ended: it is neither probed, nor are its ports checked.
+    /// The work is being ended: its probes and the checks of its ports stop.
     fn end_checks(&mut self) {
         (self.probing, self.checking_ports) = (None, None);
         self.senders.detail.send_if_modified(|d| d.unlisted.take().is_some());
@@ -241,7 +241,7 @@ impl AllocationTask {
                 self.senders.detail.send_modify(|d| d.shim_pid = Some(pid));
             }
             FromShim::Ready { failed } => {
-                // From here on the image's loop device keeps it.
+                // From here on the image's loop device keeps the image in the cache.
                 drop(self.image.take());
                 if self.phase == TaskPhase::AwaitingReady {
                     failpoint::pass(Point::ReadyReceived);
@@ -264,7 +264,7 @@ impl AllocationTask {
                 self.terminals.ended(session, outcome, why);
             }
             FromShim::Signalled { request, processes } => self.signals.answered(request, processes),
-            FromShim::Synced => self.is_synced().await,
+            FromShim::Synced => self.handle_synced().await,
             FromShim::ScriptEnded { outcome } => {
                 failpoint::pass(Point::ScriptEndReceived);
                 self.mark_over(0);
@@ -335,7 +335,7 @@ impl AllocationTask {
         }
         let headed_here = launch.nodes.first().is_some_and(|n| n.node == self.context.setup.me);
         if headed_here {
-            // Known already, unless the agent was restarted since then.
+            // The launch is known already, unless the agent was restarted since then.
             self.context.launches.begin(&self.share, launch);
         }
         for (launch, message) in std::mem::take(&mut self.typed_ahead) {
@@ -354,7 +354,7 @@ impl AllocationTask {
     }
 
     /// The shim has reported everything: a launch that has log files and was not reported is over.
-    async fn is_synced(&mut self) {
+    async fn handle_synced(&mut self) {
         let on_disk = if self.line.is_fresh() {
             BTreeSet::new()
         } else {

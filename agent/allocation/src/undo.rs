@@ -72,7 +72,7 @@ pub(super) fn kill_scope_at_once(context: &Handles, allocation: AllocationId) ->
 /// Kills all processes below a shim, and then the shim: for a node without cgroups.
 pub(super) fn kill_tree(shim: i32) -> Result<(), UndoError> {
     let until = Instant::now() + KILL_WAIT;
-    // Each round reaches what was forked during the one before.
+    // Each round reaches the processes that were forked during the previous round.
     while process::signal_descendants(shim, SIGKILL, |_| true) > 0 {
         if Instant::now() >= until {
             let left: Vec<i32> = identity::descendants(shim).into_iter().map(|(pid, _)| pid).collect();

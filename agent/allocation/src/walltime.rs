@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   begun ─────────────▶ asked to save itself ──────────▶ walltime is over ──────────▶ SIGKILL
-//!                          as early as that takes           SIGTERM      whole by then: Suspended
+//!                          early enough to finish           SIGTERM      whole by then: Suspended
 //! ```
 //!
 //! Before walltime ends, the head asks the work for a checkpoint, early enough for it to be whole
 //! in time. Walltime is not extended: the shim sends SIGTERM, and SIGKILL after the grace. A
-//! checkpoint that is whole by then makes the allocation Suspended; one that is not is discarded.
+//! checkpoint that is whole by then makes the allocation Suspended; an incomplete one is discarded.
 //! The id of the awaited checkpoint is written to the disk, so an agent that is killed waits for
 //! the same one after its restart, and reports the same end.
 
@@ -171,7 +171,8 @@ async fn ask(
     checkpoint::begin(&context.checkpoint, &open).await
 }
 
-/// A report of the checkpoint's head. If another checkpoint was under way, it is about that one.
+/// Converts a report of the checkpoint's head. If another checkpoint was under way already, the
+/// report is about that one.
 fn answered(share: &DesiredShare, item: CheckpointItem) -> LastSaveEvent {
     let id_of = |id| CheckpointId(Uuid::from_bytes(id));
     match item {
@@ -333,8 +334,8 @@ mod tests {
         let bytes = *id.0.as_bytes();
         let ended =
             |complete| CheckpointItem::Ended { id: bytes, state: "failed".into(), why: String::new(), complete, step: None, bytes: 0 };
-        let stands = CheckpointItem::Progress { id: bytes, state: "saving".into(), detail: String::new() };
-        assert_eq!(answered(&share, stands), LastSaveEvent::UnderWay { id });
+        let progress = CheckpointItem::Progress { id: bytes, state: "saving".into(), detail: String::new() };
+        assert_eq!(answered(&share, progress), LastSaveEvent::UnderWay { id });
         assert_eq!(answered(&share, ended(true)), LastSaveEvent::Ended { id, is_whole: true });
         assert_eq!(answered(&share, ended(false)), LastSaveEvent::Ended { id, is_whole: false });
         assert_eq!(answered(&share, CheckpointItem::Refused { why: "no".into() }), LastSaveEvent::Refused);

@@ -55,8 +55,8 @@ pub struct AllocationRecord {
     project: String,
     allocation: AllocationId,
     cluster: ClusterIdentity,
-    /// When the allocation ended, by the quorum; milliseconds since 1970. `None`: no agent has seen
-    /// that it ended.
+    /// When the allocation ended, as the quorum has it, in milliseconds since 1970. `None`: no agent
+    /// has seen that it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_seen_at_ms: Option<u64>,
 }

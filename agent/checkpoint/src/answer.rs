@@ -14,7 +14,7 @@ pub enum Answer {
     Deferred { for_ms: u64 },
 }
 
-/// What the application claims about what it saved.
+/// The application's claims about the files that it saved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
     /// The step.

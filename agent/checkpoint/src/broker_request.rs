@@ -22,7 +22,7 @@ pub fn length_ms(took_ms: Option<u64>, timeout_ms: u64) -> u64 {
 
 /// How long the broker waits for such a checkpoint to end: its timeout, extended once by half, all
 /// deferrals, and a minute. After each deferral the checkpoint may take its whole timeout again.
-/// The broker does not wait that long, because other work would wait as well; if it asks again
+/// The broker does not wait for that, because other work would wait as well; if it asks again
 /// later, the head continues the same checkpoint.
 pub fn wait_max(length_ms: u64, deferral_ms_max: u64) -> Duration {
     Duration::from_millis(length_ms.saturating_mul(3) / 2 + deferral_ms_max + 60_000)

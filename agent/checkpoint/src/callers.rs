@@ -11,10 +11,10 @@ use std::sync::Arc;
 use thiserror::Error;
 use tokio::sync::{OwnedMutexGuard, watch};
 
-/// Waiting calls of one allocation on this node.
+/// Largest number of waiting calls of one allocation on this node.
 const WAITING_MAX: usize = 64;
 
-/// Answers of one allocation on this node that are being written, or wait to be written.
+/// Largest number of answers of one allocation on this node that are being written, or wait for that.
 const ANSWERS_MAX: usize = 8;
 
 /// A request to the work.
@@ -70,7 +70,7 @@ impl Callers {
     /// Waits until this answer may be written; `None`: too many answers wait already.
     pub async fn lock_answers(&self, key: Key) -> Option<OwnedMutexGuard<()>> {
         let turn = Arc::clone(&self.of().entry(key).or_default().turn);
-        // The map and this call hold it, and so does each other call.
+        // The map has one reference, this call one, and each other call one.
         if Arc::strong_count(&turn) > ANSWERS_MAX + 1 {
             return None;
         }
@@ -91,7 +91,7 @@ impl Callers {
         Asking { callers: self.clone(), key, asked }
     }
 
-    /// The refusal of an answer to a withdrawn request; `None`: this one was not withdrawn.
+    /// The refusal of an answer to a withdrawn request; `None`: the request was not withdrawn.
     pub fn given_up(&self, key: Key, token: &str) -> Option<Unasked> {
         let all = self.of();
         let over = all.get(&key).is_some_and(|called| called.given_up.as_deref() == Some(token));

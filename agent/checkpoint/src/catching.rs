@@ -1,17 +1,16 @@
 //! Finds which processes of an allocation's work catch a signal, and sends it only to them: it
 //! would end any other process.
 //!
-//! A child that was forked and has not executed its program yet shows its parent's handlers, and
-//! has none of them afterwards. So a process counts as catching only when two looks, a moment
-//! apart, see it catch the signal while running the same program; and it is checked once more
-//! directly before the signal is sent. The first look may be long before the request
-//! ([`super::sightings`]). The agent therefore waits only for processes that have just started, and
-//! asks the others at once.
+//! A forked child shows its parent's handlers until it executes its own program, and has none of
+//! them afterwards. So a process counts as catching only when two looks, a moment apart, see it
+//! catch the signal while running the same program; and it is checked once more directly before the
+//! signal is sent. The first look may be long before the request ([`super::sightings`]). The agent
+//! therefore waits only for processes that have just started, and asks the others at once.
 //!
 //! On a machine without scopes, all descendants of the shim except PMIx servers count as the work's
 //! processes, the programs of attached terminals included. Which of them are ranks is unknown there:
 //! the scheduler places no work there whose signal is meant for ranks or process groups, and a node
-//! that has lost its cgroups since sends none ([`check_receivers`]).
+//! that loses its cgroups later refuses to send the signal ([`check_receivers`]).
 
 use super::handles::Handles;
 use super::sightings::{Program, Sightings, unsure_for};
@@ -27,7 +26,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 use thiserror::Error;
 
-/// Why an allocation's processes are not asked by a signal.
+/// Why a signal cannot ask an allocation's processes.
 #[derive(Debug, Error)]
 pub enum CatchingError {
     #[error("its processes cannot be examined: {0}")]
@@ -66,9 +65,9 @@ pub struct SignalTargets {
     deaf: Vec<i32>,
     /// Processes that catch the signal.
     catching: Vec<CatchingProcess>,
-    /// Processes that seem to catch the signal, but were first seen to do so too recently.
+    /// Processes that seem to catch the signal, but were not seen doing so for long enough.
     unsure: Vec<CatchingProcess>,
-    /// When all `unsure` ones will have been seen long enough ago.
+    /// When all `unsure` processes will have been seen for long enough.
     sure_at: Instant,
 }
 
@@ -102,7 +101,7 @@ impl SignalTargets {
         let listed = || addressed(context, allocation, shim, signal);
         for pid in listed()?.into_iter().filter(|pid| !asked.contains(pid)) {
             // Opened before the look, so that the look is at this process or at none.
-            let Some(fd) = there(identity::pidfd_open(pid))? else { continue };
+            let Some(fd) = none_if_absent(identity::pidfd_open(pid))? else { continue };
             match look_at(pid, signal)? {
                 None => {}
                 Some(Look::Deaf) => {
@@ -194,7 +193,7 @@ impl SignalTargets {
         !self.catching.is_empty()
     }
 
-    /// The processes that catch the signal, without sending it.
+    /// Returns the processes that catch the signal; sends nothing.
     fn unasked(mut self, signal: CheckpointSignal) -> io::Result<Vec<OwnedFd>> {
         self.settle(signal)?;
         Ok(self.catching.into_iter().map(|process| process.fd).collect())
@@ -221,7 +220,7 @@ impl SignalTargets {
 
     fn send_to_sure(&mut self, signal: CheckpointSignal, sent: &mut Vec<CatchingProcess>) -> io::Result<()> {
         for process in self.catching.drain(..) {
-            if process.catches_still(signal)? && there(identity::pidfd_signal(process.fd.as_fd(), signal.number()))?.is_some() {
+            if process.catches_still(signal)? && none_if_absent(identity::pidfd_signal(process.fd.as_fd(), signal.number()))?.is_some() {
                 sent.push(process);
             }
         }
@@ -229,8 +228,8 @@ impl SignalTargets {
     }
 
     /// Sends the signal only to the processes that an earlier look found catching it and that are
-    /// still `listed`. Returns those that got it. Once one has got it, errors with others are
-    /// ignored: the next look at all processes finds them again.
+    /// still `listed`. Returns those that got it. Once one process has got it, errors with others
+    /// are ignored: the next look at all processes finds them again.
     fn send_at_once(mut self, signal: CheckpointSignal, listed: &BTreeSet<i32>) -> io::Result<Vec<CatchingProcess>> {
         let mut sent = Vec::new();
         self.catching.retain(|process| listed.contains(&process.pid));
@@ -260,8 +259,8 @@ pub fn look(
     SignalTargets::find(context, allocation, shim, signal, &BTreeSet::new()).map_err(CatchingError::Look)
 }
 
-/// The running processes that catch the signal, without sending it; `None`: no process catches it.
-/// Waits for processes that have just started.
+/// The running processes that catch the signal; `None`: no process catches it. Waits for processes
+/// that have just started. Sends nothing.
 pub fn catching_processes((context, allocation, shim): Work<'_>, signal: CheckpointSignal) -> Result<Option<Vec<OwnedFd>>, CatchingError> {
     let mut now = look(context, allocation, shim, signal)?;
     now.not_to_be_asked(signal).map_err(CatchingError::Look)?;
@@ -270,19 +269,19 @@ pub fn catching_processes((context, allocation, shim): Work<'_>, signal: Checkpo
 
 /// Sends the signal to the processes that run now, and returns those that got it. `seen`: the
 /// result of an earlier look; unless ranks are asked together, processes that caught the signal
-/// then get it before any other process is looked at again. `going_on`: returns an error once the
-/// request is no longer wanted.
+/// then get it before any other process is looked at again. `still_wanted`: returns an error once
+/// the request is no longer wanted.
 pub fn ask<E: From<CatchingError>>(
     (context, allocation, shim): Work<'_>,
     signal: CheckpointSignal,
     seen: Option<SignalTargets>,
-    going_on: impl Fn() -> Result<(), E>,
+    still_wanted: impl Fn() -> Result<(), E>,
 ) -> Result<Vec<OwnedFd>, E> {
     let unsent = |source| CatchingError::Send { signal, source };
     let mut sent = match seen.filter(|seen| seen.is_caught() && signal.whom() != SignalTo::Ranks) {
         Some(seen) => {
             let listed = addressed(context, allocation, shim, signal).map_err(CatchingError::Look)?;
-            going_on()?;
+            still_wanted()?;
             seen.send_at_once(signal, &listed).map_err(unsent)?
         }
         None => Vec::new(),
@@ -294,7 +293,7 @@ pub fn ask<E: From<CatchingError>>(
         if let Some(why) = now.not_to_be_asked(signal).map_err(CatchingError::Look)? {
             return Err(CatchingError::NotCaught { why }.into());
         }
-        going_on()?;
+        still_wanted()?;
         let all = now.all;
         sent = now.send(signal).map_err(unsent)?;
         if sent.is_empty() {
@@ -370,7 +369,7 @@ fn by_launch(slice: &Slice, allocation: AllocationId) -> io::Result<BTreeMap<u32
 
 /// Numbers of the launches that have a cgroup.
 fn launches(slice: &Slice, allocation: AllocationId) -> io::Result<Vec<u32>> {
-    let Some(groups) = there(fs::read_dir(slice.scope(allocation).work().path()))? else { return Ok(Vec::new()) };
+    let Some(groups) = none_if_absent(fs::read_dir(slice.scope(allocation).work().path()))? else { return Ok(Vec::new()) };
     let mut found = Vec::new();
     for group in groups {
         found.extend(group?.file_name().to_str().and_then(|name| name.strip_prefix("launch-")?.parse::<u32>().ok()));
@@ -392,7 +391,7 @@ fn addressed(context: &Handles, allocation: AllocationId, shim: Option<u32>, sig
     let mut found = Vec::new();
     for (launch, pids) in by_launch(slice, allocation)? {
         for pid in pids {
-            if let Some(stat) = there(identity::process_stat(pid))? {
+            if let Some(stat) = none_if_absent(identity::process_stat(pid))? {
                 found.push(Process { launch, pid, parent: stat.parent, group: stat.group, session: stat.session });
             }
         }
@@ -400,7 +399,7 @@ fn addressed(context: &Handles, allocation: AllocationId, shim: Option<u32>, sig
     Ok(chosen(&found, known(shim)?, to))
 }
 
-/// What decides whether a signal is meant for a process.
+/// The properties that decide whether a signal is meant for a process.
 #[derive(Clone, Copy)]
 struct Process {
     launch: u32,
@@ -410,9 +409,9 @@ struct Process {
     session: i32,
 }
 
-/// Those of an allocation's processes that a signal is meant for. A process that the shim started,
-/// the script or a rank, leads a session of its own and is the shim's child. The same is true of a
-/// process that left its session and whose parent has ended.
+/// The processes of an allocation that a signal is meant for. The script and the ranks are children
+/// of the shim, and each leads a session of its own. A process that left its session looks the same
+/// once its parent has ended.
 fn chosen(all: &[Process], shim: i32, to: SignalTo) -> BTreeSet<i32> {
     let begun = || all.iter().filter(|process| process.parent == shim && process.session == process.pid);
     match to {
@@ -442,12 +441,12 @@ pub(super) fn none_catches(all: usize, signal: CheckpointSignal) -> String {
 
 /// Looks at one process; `None`: the process is not alive.
 pub(super) fn look_at(pid: i32, signal: CheckpointSignal) -> io::Result<Option<Look>> {
-    let Some(status) = there(fs::read_to_string(format!("/proc/{pid}/status")))? else { return Ok(None) };
+    let Some(status) = none_if_absent(fs::read_to_string(format!("/proc/{pid}/status")))? else { return Ok(None) };
     match catches(&status, signal) {
         None => Ok(None),
         Some(false) => Ok(Some(Look::Deaf)),
         Some(true) => {
-            let Some(stat) = there(identity::process_stat(pid))? else { return Ok(None) };
+            let Some(stat) = none_if_absent(identity::process_stat(pid))? else { return Ok(None) };
             // Some file systems show files to their user only, not even to root (FUSE). A program
             // there is recognised by its start time alone.
             let (device, inode) = executable(pid).unwrap_or_default();
@@ -467,7 +466,7 @@ fn executable(pid: i32) -> io::Result<((u32, u32), u64)> {
     if done < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it was all zeros, which is a valid value, and what the kernel wrote is valid as well.
+    // SAFETY: all zeros are a valid `statx`, and so is any value that the kernel writes.
     let about = unsafe { about.assume_init() };
     Ok(((about.stx_dev_major, about.stx_dev_minor), about.stx_ino))
 }
@@ -490,7 +489,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn what_a_process_catches_is_read_from_its_status() {
+    fn caught_signals_are_read_from_the_process_status() {
         let status = "Name:\tx\nState:\tS (sleeping)\nSigIgn:\tffffffffffffffff\nSigCgt:\t0000000000000200\n";
         assert_eq!(catches(status, CheckpointSignal::USR1), Some(true));
         assert_eq!(catches(status, CheckpointSignal::USR2), Some(false));
@@ -531,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn of_ranks_that_are_asked_together_one_that_is_deaf_keeps_all_from_being_asked() {
+    fn one_deaf_rank_keeps_all_ranks_from_being_asked_together() {
         let me = i32::try_from(std::process::id()).unwrap();
         let process = || {
             let program = Program { start_ticks: 0, device: (0, 0), inode: 0 };
@@ -553,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_runs_another_program_by_then_gets_no_signal() {
+    fn a_process_that_executed_another_program_after_the_look_gets_no_signal() {
         let program = "trap : USR1; echo; while ! read x; do :; done; exec sleep 1000";
         let mut command = Command::new("/bin/sh");
         let mut child = command.args(["-c", program]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -590,18 +589,18 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_seen_as_it_is() {
+    fn the_look_and_the_executable_of_this_process_are_right() {
         let own = i32::try_from(std::process::id()).unwrap();
         assert!(matches!(look_at(own, CheckpointSignal::USR1).unwrap(), Some(Look::Deaf)));
         let about = fs::metadata(std::env::current_exe().unwrap()).unwrap();
         assert_eq!(executable(own).unwrap().1, std::os::unix::fs::MetadataExt::ino(&about));
-        assert!(there(executable(i32::MAX)).unwrap().is_none());
+        assert!(none_if_absent(executable(i32::MAX)).unwrap().is_none());
     }
 
     #[test]
     fn only_an_ended_process_counts_as_absent() {
         assert!(look_at(i32::MAX, CheckpointSignal::USR1).unwrap().is_none());
-        assert!(there::<()>(Err(io::Error::from_raw_os_error(nix::libc::ESRCH))).unwrap().is_none());
-        assert!(there::<()>(Err(io::Error::from_raw_os_error(nix::libc::EMFILE))).is_err());
+        assert!(none_if_absent::<()>(Err(io::Error::from_raw_os_error(nix::libc::ESRCH))).unwrap().is_none());
+        assert!(none_if_absent::<()>(Err(io::Error::from_raw_os_error(nix::libc::EMFILE))).is_err());
     }
 }

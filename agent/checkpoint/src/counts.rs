@@ -65,7 +65,7 @@ impl Default for Counts {
 
 impl Counts {
     /// Records a preemption: how long the work took to save itself, and whether it did. A replica
-    /// that leaves because its service needs fewer does not count.
+    /// that leaves because its service needs fewer replicas does not count.
     pub fn preempted(&self, share: &DesiredShare, order: &Preemption, saved: bool, took: Duration) {
         if order.cause == PreemptCause::ScaleDown {
             return;

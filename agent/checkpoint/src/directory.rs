@@ -54,7 +54,7 @@ const PUT: &str = ".put";
 /// Prefix of a directory that is being created or removed.
 const ASIDE: &str = ".aside-";
 
-/// What a walk over a saved directory may still find.
+/// How much a walk over a saved directory may still find.
 struct Left {
     entries: usize,
     path_bytes: usize,
@@ -203,8 +203,8 @@ impl Directories {
         own_directory(&path, owner).map(drop).map_err(|source| DirectoryError::Make { path, source })
     }
 
-    /// An empty directory for a restore that only the agent can enter. Removes what an earlier
-    /// attempt left.
+    /// Creates an empty directory for a restore, which only the agent can enter. Removes what an
+    /// earlier attempt left.
     pub fn restoring(&self, allocation: AllocationId) -> Result<PathBuf, DirectoryError> {
         let path = self.root.join(format!("{ASIDE}{allocation}"));
         let failed = |source| DirectoryError::BeginRestore { path: path.clone(), source };
@@ -326,8 +326,8 @@ impl Place {
         self.give(&file).map_err(|e| failed(new, e))?;
         let written = File::from(file).write_all(text.as_bytes());
         written.map_err(|source| PlaceError::Write { path: self.path.join(new), source })?;
-        // An existing file is exchanged: ext4 writes out a file that is renamed over another one
-        // first, and makes the caller wait for that.
+        // An existing file is exchanged: before ext4 renames a file over another one, it writes the
+        // file to the disk, and the caller waits.
         match renameat2(&self.at, new, &self.at, name, RenameFlags::RENAME_EXCHANGE) {
             Ok(()) => unlinkat(&self.at, new, UnlinkatFlags::NoRemoveDir).map_err(|e| failed(new, e)),
             Err(_) => renameat(&self.at, new, &self.at, name).map_err(|e| failed(name, e)),

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A checkpoint that was never reported to the quorum, or that the quorum refused, is never a
-//! restart point, so it can be removed. One that was reported is removed only when the quorum
+//! restart point, so it can be removed. A reported checkpoint is removed only when the quorum
 //! accepts no more reports of that claim, because a report in flight may have been accepted; and
 //! only if the quorum's last checkpoint of the allocation was not made from it.
 
@@ -19,12 +19,12 @@ use std::time::Duration;
 /// Pause and number of attempts while the store is unreachable. What stays after that only takes
 /// space: nothing starts from it.
 const RETRIES: (Duration, u32) = (Duration::from_secs(5), 24);
-/// How often it is removed, with the same pause in between: a node that was still uploading when it
-/// learned of the end may store something after the first removal.
+/// How often a checkpoint is removed, with the same pause in between: a node that was still
+/// uploading when it learned of the end may store something after the first removal.
 const REMOVALS_MAX: u32 = 2;
 
 /// Waits until the allocation was claimed anew, so that the quorum accepts no more reports of this
-/// claim. Returns that as the reason.
+/// claim. Returns this reason as text.
 pub async fn superseded(context: &Handles, share: &DesiredShare) -> String {
     let mut cluster = context.cluster.clone();
     let mut now = None;

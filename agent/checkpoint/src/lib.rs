@@ -16,7 +16,7 @@
 //! | task | ends | queues |
 //! |---|---|---|
 //! | the driver of a checkpoint, one per allocation whose head is here | with the checkpoint | events 256 |
-//! | its work, and one that asks each node (`JoinSet`s) | with the driver's state, or round | the driver's events |
+//! | the driver's work, and one per node that it asks (`JoinSet`s) | with the driver's state, or round | the driver's events |
 //! | this node's part of a round, one per allocation | some time after its deadline, or with the allocation | `watch`es |
 //! | a call to the work's port | with its part | `watch` |
 //! | one per follower of a checkpoint | with the checkpoint, or with the follower | items 4 |
@@ -286,7 +286,7 @@ impl Checkpoints {
         &self.0.settings
     }
 
-    /// The time by which the broker decides.
+    /// The clock by which the broker decides.
     fn quorum_clock(&self) -> &QuorumClock {
         &self.0.quorum_clock
     }

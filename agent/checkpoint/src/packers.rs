@@ -30,7 +30,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The hidden command that runs this program as such a process.
+/// The hidden command that runs this program as a compressing process.
 const COMMAND: &str = "pack-files";
 /// While nothing arrives, the interval of the checks whether a file was given up.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
@@ -144,12 +144,12 @@ impl Packer {
         );
         match sent {
             Ok(8) => {}
-            // It belongs to the work's owner, and asks for one file at a time: only a hostile one
-            // leaves so many unread that another does not fit.
+            // The process belongs to the work's owner, and gets one file at a time: only a
+            // hostile process leaves so many requests unread that another does not fit.
             Err(Errno::EAGAIN) => return Err(PackError::Broke("the process that compresses reads no requests".to_owned())),
             Ok(_) | Err(_) => return Err(ended()),
         }
-        // Incompressible data grows by less than this, with the heads of its pieces.
+        // Even incompressible data, with the headers of its pieces, is not longer than this.
         let mut left = size.saturating_add(size / 64).saturating_add(PIECE_BYTES_MAX as u64);
         let mut piece = Vec::new();
         loop {
@@ -217,8 +217,8 @@ fn nonsense() -> PackError {
     PackError::Broke("the process that compressed it does not keep to their protocol".to_owned())
 }
 
-/// Runs such a process, with the socket as standard input, until the agent has no more files or is
-/// gone.
+/// Runs a compressing process, with the socket as standard input, until the agent has no more files
+/// or is gone.
 pub fn serve() -> anyhow::Result<()> {
     // If memory runs out, the work is worth more than a copy of it.
     let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE_FIRST);

@@ -130,7 +130,7 @@ fn a_withdrawn_request_is_not_shown_on_the_page() {
 }
 
 #[test]
-fn whether_somebody_listens_is_known_at_any_moment() {
+fn the_page_shows_at_any_moment_whether_somebody_listens() {
     let bed = Bed::new("listens");
     let page = bed.page();
     assert!(!page.is_listened().unwrap());
@@ -163,7 +163,7 @@ fn a_page_that_is_shortened_or_full_of_rubbish_harms_nobody() {
 }
 
 #[test]
-fn one_that_is_there_stays_and_another_owners_is_refused() {
+fn an_existing_page_stays_and_the_page_of_another_owner_is_refused() {
     let bed = Bed::new("stays");
     bed.page().ask("aa-1", 1).unwrap();
     make(&bed.path(), &bed.root.join("aside"), &bed.owner).unwrap();

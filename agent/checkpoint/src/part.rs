@@ -32,8 +32,8 @@ const ANSWER_LOOK_INTERVAL: Duration = Duration::from_millis(10);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// Pause between retries of a store that does not answer.
 const STORE_RETRY_PAUSE: Duration = Duration::from_millis(500);
-/// Added to twice the time until the deadline: how long a part may run, and how long its last
-/// report then stays for a head that asks again.
+/// A part may run for twice the time until the deadline, plus this. Its last report then stays for
+/// the same time, for a head that asks again.
 const REPORT_RETENTION: Duration = Duration::from_secs(600);
 /// What a small file occupies on a disk, in bytes.
 const BLOCK_BYTES: u64 = 4096;
@@ -141,7 +141,7 @@ struct Round {
     open: PartOpen,
     /// Bytes that the previous round left on the disk, if known.
     left: Option<u64>,
-    /// Whether it may ask the work.
+    /// Whether this node may ask the work.
     may_ask: watch::Receiver<bool>,
     out: watch::Sender<Option<FromSaver>>,
     ready: Ready,
@@ -161,7 +161,7 @@ impl Round {
         let ended = async {
             let Some(handle) = self.context.allocations.of_epoch(allocation, self.share.epoch) else { return };
             let mut run_state = handle.run_state;
-            // If only the agent stops, the work goes on: withdraw nothing.
+            // If only the agent stops, the work continues: withdraw nothing.
             let stops = run_state.wait_for(|run_state| *run_state == RunState::Ending).await.is_err();
             if stops {
                 std::future::pending::<()>().await;
@@ -171,7 +171,7 @@ impl Round {
             () = self.stop.cancelled() => None,
             () = tokio::time::sleep(until) => None,
             () = ended => None,
-            report = self.saved() => Some(report.unwrap_or_else(|error| FromSaver::Failed { why: error.to_string() })),
+            report = self.run_part() => Some(report.unwrap_or_else(|error| FromSaver::Failed { why: error.to_string() })),
         };
         if last.is_none() {
             // Cancelled before the request is withdrawn, so that a thread that is still asking
@@ -180,7 +180,7 @@ impl Round {
         }
         drop(self.ready.take());
         let failed = matches!(last, Some(FromSaver::Failed { .. }));
-        if let Err(why) = self.withdrawn(failed).await {
+        if let Err(why) = self.withdraw(failed).await {
             tracing::debug!(%allocation, %why, "the request of a checkpoint cannot be withdrawn");
         }
         if let Some(report) = last {
@@ -202,7 +202,7 @@ impl Round {
     /// Withdraws a request that has no answer. `failed`: also removes what was saved, because it is
     /// of no use and space may be short. Otherwise nothing is removed: work whose checkpoint was
     /// given up may still be writing.
-    async fn withdrawn(&self, failed: bool) -> Result<(), RequestError> {
+    async fn withdraw(&self, failed: bool) -> Result<(), RequestError> {
         let (context, share, asking) = (Arc::clone(&self.context), Arc::clone(&self.share), Arc::clone(&self.asking));
         let token = self.token();
         blocking(move || {
@@ -217,7 +217,7 @@ impl Round {
     }
 
     /// Runs the whole part; returns its last report.
-    async fn saved(&self) -> Result<FromSaver, PartError> {
+    async fn run_part(&self) -> Result<FromSaver, PartError> {
         let (context, share, out) = (&self.context, &self.share, &self.out);
         let (id, token) = (CheckpointId(Uuid::from_bytes(self.open.id)), self.token());
         let Looked { method, place, before } = {
@@ -227,7 +227,7 @@ impl Round {
         let answer = match before {
             Before::Answered(answer) => {
                 out.send_replace(Some(FromSaver::Able { idle: false }));
-                self.may_ask().await;
+                self.wait_for_permission().await;
                 answer
             }
             Before::Unanswered { asked, found } => {
@@ -240,7 +240,7 @@ impl Round {
                         return Err(PartError::EndedUnanswered);
                     }
                     out.send_replace(Some(FromSaver::Able { idle: true }));
-                    self.may_ask().await;
+                    self.wait_for_permission().await;
                     // Look again now that the other nodes are asked: work that has started
                     // meanwhile is part of no checkpoint.
                     let (context, allocation) = (Arc::clone(context), share.allocation);
@@ -283,7 +283,7 @@ impl Round {
         }
     }
 
-    async fn may_ask(&self) {
+    async fn wait_for_permission(&self) {
         let _ = self.may_ask.clone().wait_for(|go| *go).await;
     }
 
@@ -298,7 +298,7 @@ impl Round {
         self.out.send_replace(Some(FromSaver::Able { idle: false }));
         tokio::select! {
             made = &mut asked => return Ok(made.map_err(|_| PartError::AskingBroke)??),
-            () = self.may_ask() => {}
+            () = self.wait_for_permission() => {}
         }
         if let Some(act) = self.ready.take() {
             self.context.tasks.spawn_blocking(act);
@@ -308,7 +308,7 @@ impl Round {
 }
 
 /// What a part starts with. One blocking call reads all of it, because each switch of the thread
-/// takes longer than that.
+/// takes longer than the reads.
 struct Looked {
     method: RequestMethod,
     place: Arc<Place>,
@@ -370,7 +370,7 @@ impl Waiting<'_> {
             if last_looks > 0 || looked_at.elapsed() >= self.asked.pause() {
                 looked_at = Instant::now();
                 match self.asked.why_no_answer(self.context, self.share).await? {
-                    // What was written in the last moment can be read after a few more looks.
+                    // An answer that was written at the last moment is found after a few more looks.
                     Some(why) if last_looks > 10 => return Err(PartError::NoAnswerComes { why }),
                     Some(_) => last_looks += 1,
                     None => last_looks = 0,

@@ -63,7 +63,7 @@ pub(super) struct NewPart {
 
 impl Parts {
     /// The part of this round: the running one, or a new one started by `begin`, which replaces
-    /// that of an older round.
+    /// the part of an older round.
     pub fn attach(&self, allocation: AllocationId, of: (Epoch, CheckpointId, u32), begin: impl FnOnce(NewPart)) -> Ends {
         let mut all = self.0.lock();
         if let Some(going) = all.get(&allocation).filter(|going| going.of == of && !going.stop.is_cancelled()) {

@@ -3,14 +3,14 @@
 //!
 //! The agent that is the broker runs it. A checkpoint's manifest is removed first, so that an
 //! interrupted removal leaves nothing that looks complete; the rest is removed with the
-//! allocation's other objects. For work that may run again, the last checkpoint that the quorum has
-//! always stays, and only its ancestors are removed. Checkpoints of other clusters are left alone.
-//! So are those of an allocation that the quorum does not know and that no agent saw end: a quorum
-//! that was set up anew may still learn of it. An operator removes these by hand.
+//! allocation's other objects. While work may run again, the quorum's last checkpoint of it stays,
+//! and only that checkpoint's ancestors are removed. Checkpoints of other clusters are left alone.
+//! The same holds for an allocation that the quorum does not know and that no agent saw end: a
+//! quorum that was set up anew may still learn of it. An operator removes its checkpoints by hand.
 //!
 //! The retention time counts from the end of the allocation, or from when the store recorded that
-//! end if that is later. It is over only when the clocks of this agent, of the store and of the
-//! quorum all say so, so that one wrong clock removes nothing too early.
+//! end if that is later. It is over only when it is over by the clocks of this agent, of the store
+//! and of the quorum, so that one wrong clock removes nothing too early.
 
 use super::handles::Shared;
 use super::store::{CheckpointStore, Manifest, Owner, StoreError};
@@ -130,7 +130,7 @@ impl Sweep {
         let owner = record.owner();
         let now_ms = lattice_agent_common::clock::now().0.min(clock_ms);
         let mark = Mark { ended_at_ms: record.end_seen_at_ms, written_ms };
-        // It is known to have ended and has not expired: no need to ask the quorum.
+        // The end is known and the retention time is not over: no need to ask the quorum.
         if mark.ended_at_ms.is_some() && !mark.is_over(&self.settings, now_ms) {
             return Ok(Looked::Ours);
         }
@@ -209,7 +209,7 @@ impl Sweep {
 struct Mark {
     /// When it ended, in milliseconds since 1970; `None`: no agent saw it end.
     ended_at_ms: Option<u64>,
-    /// When that was recorded, by the store's clock.
+    /// When the end was recorded, by the store's clock.
     written_ms: u64,
 }
 
@@ -223,8 +223,8 @@ impl Mark {
 /// What to do with an allocation's checkpoints.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// The allocation may start from the last one. `again`: its end had been recorded, but then the
-    /// quorum was recovered from a backup.
+    /// The allocation may start from its last checkpoint. `again`: its end had been recorded, but
+    /// then the quorum was recovered from a backup.
     Lives { again: bool },
     /// Its end must be recorded: the retention time begins.
     HasEnded { at_ms: u64 },
@@ -242,7 +242,7 @@ fn verdict(mark: Mark, known: Option<&Allocation>, settings: &CheckpointSettings
         (Some(allocation), _) if !allocation.state.is_terminal() => Verdict::Lives { again: mark.ended_at_ms.is_some() },
         (Some(allocation), None) => Verdict::HasEnded { at_ms: allocation.ended_at.map_or(now_ms, |at| at.0) },
         (None, None) => Verdict::Unknown,
-        // It has run again since its recorded end, under a quorum that was recovered from a backup.
+        // The work has run again since its recorded end, under a quorum that was recovered from a backup.
         (Some(Allocation { ended_at: Some(at), .. }), Some(marked)) if at.0 > marked => Verdict::HasEnded { at_ms: at.0 },
         // The quorum forgets ended allocations in time: `None` with a recorded end is normal.
         (Some(_) | None, Some(_)) if mark.is_over(settings, now_ms) => Verdict::Goes,
@@ -250,9 +250,9 @@ fn verdict(mark: Mark, known: Option<&Allocation>, settings: &CheckpointSettings
     }
 }
 
-/// The ancestors of the quorum's last checkpoint, found through their parents, that exceed `keep`,
-/// oldest first. A checkpoint that is not an ancestor may still be in progress, whatever time its
-/// manifest has.
+/// The ancestors of the quorum's last checkpoint, found through their parents, oldest first,
+/// without the newest ones that `keep` allows. A checkpoint that is not an ancestor may still be in
+/// progress, whatever time its manifest has.
 fn surplus(all: &[Manifest], last: CheckpointId, keep: usize) -> Vec<&Manifest> {
     let mut by_id: BTreeMap<CheckpointId, &Manifest> = all.iter().map(|manifest| (manifest.id, manifest)).collect();
     let (mut chain, mut next) = (Vec::new(), Some(last));
@@ -266,7 +266,7 @@ fn surplus(all: &[Manifest], last: CheckpointId, keep: usize) -> Vec<&Manifest> 
 /// Which cluster an allocation belongs to.
 enum Looked {
     Ours,
-    /// Perhaps to ours: the quorum does not know it, and no agent saw it end.
+    /// Perhaps ours: the quorum does not know the allocation, and no agent saw it end.
     Unknown,
     Anothers,
 }

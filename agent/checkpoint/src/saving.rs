@@ -25,9 +25,9 @@ use uuid::Uuid;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Timeout of all answers together.
 const ALL_ANSWERS_TIMEOUT: Duration = Duration::from_secs(5);
-/// Heads asked at once.
+/// How many heads are asked at once.
 const HEADS_AT_ONCE_MAX: usize = 32;
-/// Allocations that one agent reports at most.
+/// How many allocations one agent reports at most.
 const ALLOCATIONS_REPORTED_MAX: usize = 1000;
 
 /// Answers another agent with the allocations whose head is here and that are saving themselves.

@@ -6,7 +6,7 @@
 //!                                                              └──▶ its second look: the same process, a moment ago
 //! ```
 //!
-//! None of this outlives the agent: after a restart it looks anew.
+//! None of this outlives the agent: after a restart it looks at all processes again.
 //!
 //! A child between fork and exec shows its parent's handlers, so a process must be seen twice with
 //! the same program. The first look need not be part of a request: every three seconds the agent
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Processes of one allocation that are remembered, and that one look examines. The rest are
+/// How many processes of one allocation are remembered, and examined by one look. The rest are
 /// examined when a request comes.
 const PROCESSES_MAX: usize = 4096;
 
@@ -72,13 +72,13 @@ impl Sightings {
         }
     }
 
-    /// Which of the processes `there` were not seen catching the signal. Forgets processes that are
+    /// Which of the processes `present` were not seen catching the signal. Forgets processes that are
     /// gone.
-    pub(super) fn unseen(&self, allocation: AllocationId, there: &BTreeSet<i32>) -> Vec<i32> {
+    pub(super) fn unseen(&self, allocation: AllocationId, present: &BTreeSet<i32>) -> Vec<i32> {
         let mut all = self.all();
-        let Some(seen) = all.get_mut(&allocation) else { return there.iter().copied().take(PROCESSES_MAX).collect() };
-        seen.retain(|pid, _| there.contains(pid));
-        there.iter().copied().filter(|pid| !seen.contains_key(pid)).take(PROCESSES_MAX).collect()
+        let Some(seen) = all.get_mut(&allocation) else { return present.iter().copied().take(PROCESSES_MAX).collect() };
+        seen.retain(|pid, _| present.contains(pid));
+        present.iter().copied().filter(|pid| !seen.contains_key(pid)).take(PROCESSES_MAX).collect()
     }
 
     /// Forgets an allocation that has ended here.

@@ -103,7 +103,7 @@ pub(super) struct Ours {
 #[derive(Clone, Debug)]
 pub struct CheckpointStore {
     pub(super) objects: Objects,
-    /// The cluster that is recorded with each allocation; `None`: none is.
+    /// The cluster that is recorded with each allocation; `None`: no cluster is recorded.
     pub(super) ours: Option<Ours>,
 }
 
@@ -121,8 +121,8 @@ pub struct Part {
 }
 
 impl CheckpointStore {
-    /// Creates the client without contacting the store. `names`: what the configuration calls its
-    /// settings, for errors.
+    /// Creates the client without contacting the store. `names`: the names of its settings in the
+    /// configuration, for errors.
     pub fn open(names: SettingNames, store: &StoreSettings) -> Result<Self, ObjectsError> {
         store.open(names).map(|objects| Self { objects, ours: None })
     }
@@ -236,8 +236,8 @@ impl CheckpointStore {
         }
         let listed = self.objects.store.list_with_delimiter(Some(&self.key(owner, &[&id.to_string()]))).await?;
         let of_claim = format!("{epoch}.");
-        let is_its = |key: &&Key| key.parts().next_back().is_some_and(|last| last.as_ref().starts_with(&of_claim));
-        for prefix in listed.common_prefixes.iter().filter(is_its) {
+        let is_of_claim = |key: &&Key| key.parts().next_back().is_some_and(|last| last.as_ref().starts_with(&of_claim));
+        for prefix in listed.common_prefixes.iter().filter(is_of_claim) {
             let all = self.objects.store.list(Some(prefix)).map_ok(|meta| meta.location).boxed();
             self.objects.store.delete_stream(all).try_for_each(|_| async { Ok(()) }).await?;
         }

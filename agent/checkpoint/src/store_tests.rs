@@ -51,7 +51,7 @@ fn manifest(owner: &Owner, epoch: u64) -> Manifest {
 }
 
 #[tokio::test]
-async fn attempts_by_one_id_share_no_key_and_a_manifest_is_not_written_over() {
+async fn attempts_with_one_id_share_no_key_and_a_manifest_is_not_overwritten() {
     use std::os::unix::fs::PermissionsExt;
     let folder = Folder::new("store");
     let (store, owner) = (folder.store(), owner());

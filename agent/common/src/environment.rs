@@ -16,7 +16,7 @@ const TASK_INDEX: &str = "LATTICE_TASK_INDEX";
 const SERVICE: &str = "LATTICE_SERVICE_ID";
 const REPLICA: &str = "LATTICE_REPLICA";
 
-/// The user's own variables, those that every program expects, `LATTICE_*`, and Slurm's if the work or the site asks for
+/// The user's own variables, the ones that every program expects, `LATTICE_*`, and Slurm's if the work or the site asks for
 /// them.
 pub fn base(share: &DesiredShare, slurm: &SlurmSettings) -> BTreeMap<String, String> {
     let mut env = share.spec.env.clone();
@@ -104,7 +104,7 @@ pub fn of_launch(
 ) -> BTreeMap<String, String> {
     let ranks: u32 = nodes.iter().map(|n| n.count).sum();
     let mut env = base(share, slurm);
-    // Only the allocation's own command gets it.
+    // Only the allocation's own command gets this variable.
     env.remove(STDIN_VARIABLE);
     env.extend(own);
     env.insert("LATTICE_LAUNCH_ID".to_owned(), id.to_string());

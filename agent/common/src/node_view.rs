@@ -17,7 +17,7 @@ pub struct NodeView {
     pub locals: Vec<Local>,
     /// Reports that the quorum has not acknowledged yet.
     pub reports_pending: usize,
-    /// Exit codes of entry points that ended by themselves and of which the quorum does not know
-    /// yet.
+    /// Exit codes of entry points that ended by themselves, unless the quorum knows their ends
+    /// already.
     pub ended: BTreeMap<(AllocationId, Epoch), i32>,
 }

@@ -32,6 +32,6 @@ pub struct Setup {
     pub log_limits: LogLimits,
     /// How many terminals one user may have attached at once.
     pub attach_max_concurrent: usize,
-    /// What the site says of the variables that Slurm sets.
+    /// The site's settings for the variables that Slurm sets.
     pub slurm: SlurmSettings,
 }

@@ -131,10 +131,10 @@ mod tests {
         let (mut buckets, began) = (TokenBuckets::new(Rate::per_second(1, 1), 2), Instant::now());
         assert_eq!([buckets.take(&1, began), buckets.take(&2, began + Duration::from_millis(1))], [Ok(()), Ok(())]);
         assert!(buckets.take(&1, began).is_err() && buckets.check(&2, began).is_err() && buckets.check(&3, began).is_ok());
-        // The longest unused one goes.
+        // The bucket that was unused longest is dropped.
         assert_eq!(buckets.take(&3, began + Duration::from_millis(2)), Ok(()));
         assert_eq!(buckets.buckets.keys().copied().collect::<Vec<_>>(), [2, 3]);
-        // Full ones go first.
+        // Full buckets are dropped first.
         assert_eq!(buckets.take(&4, began + Duration::from_secs(5)), Ok(()));
         assert_eq!(buckets.buckets.keys().copied().collect::<Vec<_>>(), [4]);
     }

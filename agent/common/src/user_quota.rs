@@ -8,7 +8,7 @@ use std::sync::Arc;
 #[derive(Clone, Default)]
 pub struct UserQuota(Arc<Mutex<HashMap<QuotaKey, usize>>>);
 
-/// A user; and the agent by way of which its slots are taken, if they are counted for each agent.
+/// A user, and the agent through which the slots are taken, if slots are counted for each agent.
 type QuotaKey = (u32, Option<Box<str>>);
 
 impl UserQuota {
@@ -17,7 +17,7 @@ impl UserQuota {
         self.take_of((uid, None), most)
     }
 
-    /// As [`Self::take`], of the slots that the user has by way of this agent alone.
+    /// As [`Self::take`], but counts only the slots that the user takes through this agent.
     pub fn take_by_way_of(&self, agent: &str, uid: u32, most: usize) -> Option<UserSlot> {
         self.take_of((uid, Some(agent.into())), most)
     }
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_counted_for_each_user_and_released_when_dropped() {
+    fn slots_are_counted_for_each_user_and_released_when_dropped() {
         let quota = UserQuota::default();
         let mut held: Vec<UserSlot> = (0..128).map(|_| quota.take(1000, 128).unwrap()).collect();
         assert!(quota.take(1000, 128).is_none());

@@ -19,7 +19,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 pub(super) struct Activity(Arc<Mutex<State>>);
 
 struct State {
-    /// Requests that are open, and since when an answer of theirs waits for its reader.
+    /// The open requests, and since when the answer of each waits for its reader; `None`: it does not wait.
     open: BTreeMap<u64, Option<Instant>>,
     next: u64,
     /// Since when no request is open.
@@ -29,7 +29,7 @@ struct State {
 /// Why a connection must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Useless {
-    /// Nothing is asked.
+    /// No request comes.
     Idle,
     /// Answers are not read.
     SlowReader,

@@ -8,7 +8,7 @@ use lattice_rest::Problem;
 use std::time::Duration;
 use tonic::{Code, Status};
 
-/// How a caller speaks.
+/// The protocol that a caller uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     Grpc,
@@ -33,7 +33,7 @@ impl Refusal {
         Self { code, status, text: text.into(), retry_after: None, challenge: None }
     }
 
-    /// No token, or none in the one form that is accepted.
+    /// No token, or one in a form that is not accepted.
     pub(super) fn no_token(text: impl Into<String>) -> Self {
         let challenge = Some("Bearer realm=\"lattice\"");
         Self { challenge, ..Self::new(Code::Unauthenticated, StatusCode::UNAUTHORIZED, text) }
@@ -50,13 +50,13 @@ impl Refusal {
         Self::new(Code::PermissionDenied, StatusCode::FORBIDDEN, text)
     }
 
-    /// Nobody knows at present.
+    /// A request that can neither be accepted nor refused for good at present.
     pub(super) fn unavailable(text: impl Into<String>) -> Self {
         let retry_after = Some(Duration::from_secs(1));
         Self { retry_after, ..Self::new(Code::Unavailable, StatusCode::SERVICE_UNAVAILABLE, text) }
     }
 
-    /// Too many requests; there is a place again after `wait`. `hint`: what to do besides; empty: nothing.
+    /// Too many requests; the next one is accepted after `wait`. `hint`: further advice, may be empty.
     pub(super) fn too_many(what: &str, wait: Duration, hint: &str) -> Self {
         let hint = if hint.is_empty() { String::new() } else { format!("\nhint: {hint}") };
         let text = format!("{what}: try again in {} s{hint}", whole_seconds(wait));
@@ -74,7 +74,7 @@ impl Refusal {
         Self::new(Code::InvalidArgument, StatusCode::BAD_REQUEST, text)
     }
 
-    /// The status of a lookup of accounts.
+    /// The refusal for a failed lookup of an account.
     pub(super) fn of_account(status: &Status) -> Self {
         match status.code() {
             Code::PermissionDenied | Code::Unauthenticated => Self::denied(status.message()),
@@ -114,7 +114,7 @@ fn whole_seconds(wait: Duration) -> u64 {
     u64::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u64::MAX).max(1)
 }
 
-/// An answer in JSON, which nobody stores.
+/// An answer in JSON that no cache may store.
 pub(super) fn json(status: StatusCode, value: &serde_json::Value) -> Response<Body> {
     let mut answer = Response::new(Body::from(format!("{value}\n")));
     *answer.status_mut() = status;

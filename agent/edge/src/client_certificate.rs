@@ -55,7 +55,7 @@ impl ServiceCertificate {
         Err(Refusal::denied(format!("{text}\nhint: send a token of {}, or none", self.account)))
     }
 
-    /// Returns when the certificate is revoked; never, if it was before: then [`Self::check`] refuses each request.
+    /// Returns when the certificate is revoked; never, if it is revoked already: then [`Self::check`] refuses each request.
     pub(super) async fn until_revoked(&self) {
         if self.revoked.check(&self.shown).is_err() {
             pending::<()>().await;

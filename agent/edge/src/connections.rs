@@ -25,14 +25,14 @@ use tokio_util::sync::CancellationToken;
 
 /// How long a handshake may take.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(5);
-/// How long the head of a request may take; as long, a connection of HTTP/1.1 may wait for the next request.
+/// How long the head of a request may take, and how long a connection of HTTP/1.1 may wait for the next request.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(10);
 /// The largest head of a request, in bytes.
 const HEAD_BYTES_MAX: u32 = 16 << 10;
 /// The flow-control windows of HTTP/2: what a peer may send before a handler reads it, in bytes.
 const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 128 << 10;
-/// What waits for the peer of each HTTP/2 stream, in bytes.
+/// How many bytes of each HTTP/2 stream may wait for the peer.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
 /// How many concurrent requests one connection may have.
 const REQUESTS_PER_CONNECTION: u32 = 128;
@@ -104,7 +104,7 @@ fn http() -> auto::Builder<TokioExecutor> {
     http
 }
 
-/// Returns when the certificate is revoked; without one never.
+/// Returns when the certificate is revoked; never, if there is none.
 async fn revoked(certificate: Option<&ServiceCertificate>) {
     match certificate {
         Some(certificate) => certificate.until_revoked().await,
@@ -138,7 +138,7 @@ async fn connection(shared: Arc<Connections>, stream: TcpStream, from: IpAddr, h
             }
             return;
         }
-        // What it presented opens nothing any more, and its streams end.
+        // The presented certificate is revoked: the connection ends with its streams.
         () = revoked(certificate.as_deref()) => return,
         useless = activity.until_useless() => Some(useless),
         () = shared.stop.cancelled() => None,
@@ -148,7 +148,7 @@ async fn connection(shared: Arc<Connections>, stream: TcpStream, from: IpAddr, h
         Some(Useless::SlowReader) => {}
         // Closes the connection if the peer does not close it in time.
         Some(Useless::Idle) => drop(timeout(CLOSE_TIME_MAX, serving).await),
-        // Open requests go on until they have ended or `cut` breaks the connection.
+        // Open requests continue until they have ended or `cut` breaks the connection.
         None => drop(serving.await),
     }
 }

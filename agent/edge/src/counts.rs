@@ -25,7 +25,7 @@ pub(super) enum Limited {
     Connections,
     /// A request of an address that presented too many wrong tokens.
     Failures,
-    /// A request of an account, or of an address for what needs no token.
+    /// A request of an account, or of an address for a page that needs no token.
     Requests,
     /// A submission of an account.
     Submissions,
@@ -59,7 +59,7 @@ impl Counts {
         self.0.limited[what as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts an answer to the question who calls. `kind`: of the token. `result`: `ok`, or why not.
+    /// Counts an attempt to authenticate. `kind`: of the token. `result`: `ok`, or why it failed.
     pub(super) fn authenticated(&self, kind: &'static str, result: &'static str) {
         *self.0.authentications.lock().entry((kind, result)).or_default() += 1;
     }

@@ -1,4 +1,4 @@
-//! The byte stream of one connection, with its place: it can be cut, and a peer that takes nothing loses it.
+//! The byte stream of one connection, with its place. It can be cut, and a peer that reads nothing loses the connection.
 
 use super::counts::OpenConnection;
 use super::places::Place;
@@ -10,10 +10,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// How long a write may make no progress.
+/// How long a write may wait without progress.
 const WRITE_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// A stream whose place lives as long as it does, also after an upgrade to a WebSocket.
+/// A stream that holds its place as long as it lives, also after an upgrade to a WebSocket.
 pub(super) struct GuardedStream<S> {
     stream: S,
     /// Completes when the agent breaks the connection.

@@ -1,5 +1,5 @@
-//! What needs no token: whether this agent can serve, and how to log in. (The description of the API, which needs none
-//! either, is REST's.)
+//! Pages that need no token: whether this agent can serve, and how to log in. (REST serves the third one, the description
+//! of the API.)
 
 use super::answers::json;
 use axum::body::Body;
@@ -31,8 +31,8 @@ impl PublicPage {
     }
 }
 
-/// 200 if this agent has a session with the quorum; else 503. Anybody who can connect may ask, so the reason is for
-/// operators: `lattice node status`, and the page of this name beside the metrics.
+/// 200 if this agent has a session with the quorum; else 503. Anybody who can connect may ask, so the reason is left out.
+/// Operators find it in `lattice node status`, and on the page of this name beside the metrics.
 pub(super) fn health(session: &watch::Receiver<SessionState>) -> Response<Body> {
     match session.borrow().ready() {
         Ok(()) => json(StatusCode::OK, &serde_json::json!({"status": "ok"})),

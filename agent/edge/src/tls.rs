@@ -1,5 +1,5 @@
-//! The certificate of the API on the network: files of the site, or else the agent's own. New connections use what the
-//! files have now.
+//! The certificate of the API on the network: files of the site, or else the agent's own. New connections use the
+//! present contents of the files.
 //!
 //! ```text
 //!   files of `api`, or the agent's credentials ──changed──▶ keep_current ──watch──▶ each new connection
@@ -62,7 +62,7 @@ pub fn certificate(settings: &ApiSettings, credentials: &Credentials) -> Result<
     Ok(Certificate { valid, config: Arc::new(config) })
 }
 
-/// Who checks the certificates of clients; `None`: they present none.
+/// Who checks the certificates of clients; `None`: clients are not asked for any.
 fn client_verifier(settings: &ApiSettings, credentials: &Credentials) -> Result<Option<Arc<dyn ClientCertVerifier>>, TlsError> {
     let of = |roots: RootCertStore| WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
     if !settings.client_ca.as_os_str().is_empty() {
@@ -128,7 +128,7 @@ impl Tls {
         Arc::clone(&self.present.borrow().config)
     }
 
-    /// The service account whose certificate a client has presented; `None`: it has presented none, or another one.
+    /// The service account whose certificate a client has presented; `None`: it has presented none, or one of another kind.
     pub(super) fn service_certificate(&self, chain: Option<&[CertificateDer<'_>]>) -> Option<ServiceCertificate> {
         match self.settings.client_certificates {
             ClientCertificates::Off => None,
@@ -138,7 +138,7 @@ impl Tls {
         }
     }
 
-    /// Uses changed files, until `stop`.
+    /// Watches the files, and uses changed ones, until `stop`.
     pub(super) async fn keep_current(self, problems: NodeProblems, stop: CancellationToken) {
         let mut own = self.credentials.material();
         let mut tick = tokio::time::interval(CHECK_INTERVAL);
@@ -187,7 +187,7 @@ impl Tls {
         valid.left().is_none().then(|| format!("expired at {}: clients refuse it", shown(valid.until)))
     }
 
-    /// Detects rewritten files, and other owners and modes: inode, size and time of the last change of each.
+    /// Inode, size and time of the last change of each file: one of them differs once a file, its owner or its mode changed.
     fn stamps(&self) -> Vec<Option<(u64, u64, i64, i64)>> {
         let stamp = |path: &PathBuf| std::fs::metadata(path).ok().map(|m| (m.ino(), m.len(), m.ctime(), m.ctime_nsec()));
         [&self.settings.tls_cert, &self.settings.tls_key, &self.settings.client_ca].map(stamp).into()

@@ -1,7 +1,7 @@
 //! The rest of a body that no handler read.
 //!
 //! Over HTTP/2, a request that is answered before its body has arrived is reset, and some clients then show the reset
-//! and not the answer. So what is left of a small body is still read, for a moment.
+//! instead of the answer. So the agent still reads the rest of a small body, for a moment.
 
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use std::future::poll_fn;
@@ -18,7 +18,7 @@ const REST_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// A request's body. If it is dropped before its end, a task reads what is left.
 pub(super) struct UnreadBody<B: Body<Data = Bytes> + Unpin + Send + 'static> {
-    /// `None`: it has ended.
+    /// `None`: the body has ended.
     body: Option<B>,
     tasks: TaskTracker,
 }

@@ -1,9 +1,9 @@
 //! The site's program that names the account of a person: it gets the token's claims on its standard input, as JSON, and
-//! prints the account's name. It is asked about tokens alone whose signature is right.
+//! prints the account's name. It is asked only about tokens whose signature is right.
 //!
 //! ```text
 //!   exit code 0, one name ──▶ the account         exit code ≠ 0 ──▶ refused, with the last line of standard error
-//!   not started, killed, too slow, too long an answer ──▶ nobody knows at present
+//!   not started, killed, too slow, too long an answer ──▶ the account is unknown for now
 //! ```
 
 use crate::identified::Refused;
@@ -75,9 +75,9 @@ pub(crate) struct AccountHook {
     limit: Duration,
     /// How long an answer counts.
     pub answer_time: Duration,
-    /// Who has to own the file.
+    /// The user id that must own the file.
     owner: u32,
-    /// `None`: as this process, which is not root.
+    /// Its user and group; `None`: those of this process, which is not root.
     runs_as: Option<(u32, u32)>,
     running: Semaphore,
 }
@@ -90,7 +90,7 @@ struct Done {
 }
 
 impl AccountHook {
-    /// From valid settings; `None`: there is no such program.
+    /// `settings`: must be valid. `None`: no program is configured.
     pub(crate) fn of(settings: &OidcSettings) -> Result<Option<Self>, AccountHookError> {
         Self::of_owner(settings, 0)
     }
@@ -112,7 +112,7 @@ impl AccountHook {
         Ok(Some(hook))
     }
 
-    /// Waits until the program may run once more, and at most as long as it may take.
+    /// Waits until the program may run once more, but no longer than one run may take.
     pub(crate) async fn turn(&self) -> Result<SemaphorePermit<'_>, Refused> {
         match timeout(self.limit, self.running.acquire()).await {
             Ok(Ok(turn)) => Ok(turn),
@@ -141,7 +141,7 @@ impl AccountHook {
         Refused::Unavailable(format!("api.oidc.account_hook {program}: {why}"))
     }
 
-    /// Each time: what anybody but root could have changed must not name accounts.
+    /// Before each run: a file that anybody but root could have changed must not name accounts.
     fn check_file(&self) -> Result<(), AccountHookError> {
         let about = self.program.metadata().map_err(AccountHookError::Inspect)?;
         if !about.is_file() || about.mode() & 0o111 == 0 {
@@ -153,13 +153,13 @@ impl AccountHook {
         self.check_folders()
     }
 
-    /// Who can rename a folder or link on the way, can put another program of root in its place, such as a shell.
+    /// Whoever can rename a folder or link on the path can put another program of root in its place, such as a shell.
     fn check_folders(&self) -> Result<(), AccountHookError> {
         let real = fs::canonicalize(&self.program).map_err(AccountHookError::Inspect)?;
         for path in self.program.ancestors().chain(real.ancestors()) {
             let about = path.symlink_metadata().map_err(AccountHookError::Inspect)?;
             let is_owned = about.uid() == 0 || about.uid() == self.owner;
-            // In a sticky folder, others rename nothing of root's.
+            // In a sticky folder, others cannot rename root's files.
             let others_rename = about.is_dir() && about.mode() & 0o022 != 0 && about.mode() & 0o1000 == 0;
             if !is_owned || others_rename {
                 return Err(AccountHookError::Folder(path.to_owned()));
@@ -177,7 +177,7 @@ impl AccountHook {
             Ok(Ok(done)) if done.output.len() > OUTPUT_BYTES_MAX || done.errors.len() > OUTPUT_BYTES_MAX => Err(RunError::Output),
             Ok(done) => done.map_err(RunError::Watch),
             Err(_) => {
-                // Its children, too. It was not waited for yet, so the number is still its own.
+                // Kills its children, too. The program was not reaped yet, so the process id is still its own.
                 if let Some(pid) = child.id().and_then(|pid| i32::try_from(pid).ok()) {
                     let _gone = killpg(Pid::from_raw(pid), Signal::SIGKILL);
                 }

@@ -96,8 +96,8 @@ impl ClusterTokens {
         if let Some(record) = self.cached(id) {
             return Ok(record);
         }
-        // The record may be revoked while the answer is under way: it is cached from the question
-        // on.
+        // The record may be revoked while the answer is under way, so its time in the cache counts
+        // from the question.
         let asked_at = Instant::now();
         let record = (self.ask)(id).await.map_err(Refused::Unavailable)?.map(Arc::new);
         let (mut cache, now) = (self.cache.lock(), Instant::now());

@@ -10,18 +10,18 @@ use thiserror::Error;
 /// Whom a token identifies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identified {
-    /// The account of the site. Whether this machine has it is for the caller to find out.
+    /// The account of the site. The caller must check whether this machine has it.
     pub account: String,
     /// The account's user id when the token was issued: it must be the one that this machine knows.
     /// `None`: the token names no user id.
     pub uid: Option<u32>,
     /// What the token opens.
     pub scopes: Scopes,
-    /// The tenants of which the token makes its bearer a member, at most [`lattice_model::access::LOGIN_TENANTS_MAX`].
+    /// The tenants that the token's bearer belongs to, at most [`lattice_model::access::LOGIN_TENANTS_MAX`].
     pub tenants: BTreeSet<String>,
     /// The kind of token.
     pub kind: IdentifiedBy,
-    /// From then on it is accepted no more. For a token of a provider, the leeway is included.
+    /// When the token expires. For a token of a provider, the leeway is included.
     pub expires_at: Timestamp,
 }
 
@@ -93,7 +93,7 @@ pub enum Refused {
     ByHook(String),
     #[error("there is no such token, or it was revoked\nhint: have a new token issued: `lattice admin token issue`")]
     Revoked,
-    /// Nobody knows at present: neither accepted nor refused.
+    /// The token can neither be accepted nor refused at present.
     #[error("the token cannot be checked at present: {0}\nhint: try again")]
     Unavailable(String),
 }

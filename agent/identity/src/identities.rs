@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 const TOKEN_BYTES_MAX: usize = 16 * 1024;
 /// Number of a provider's tokens that are cached as verified.
 const VERIFIED_MAX: usize = 10_000;
-/// How long a provider's token is not verified again.
+/// How long the verification of a provider's token is cached, at most.
 const VERIFIED_TIME_MAX: Duration = Duration::from_secs(300);
 
 /// Identifies bearers of tokens. All clones share one cache.
@@ -58,8 +58,8 @@ impl Identities {
         Ok(Self(Arc::new(Inner { tokens, memberships, oidc })))
     }
 
-    /// The tenants to which the requests of an account count, as the quorum said at most a minute ago. None while it
-    /// does not answer.
+    /// The tenants to which the requests of an account count, as the quorum had them at most a
+    /// minute ago. Empty while the quorum does not answer.
     pub async fn tenants_of(&self, account: &Principal) -> Arc<BTreeSet<String>> {
         self.0.memberships.of(account).await
     }
@@ -179,7 +179,7 @@ mod tests {
         server.answer("/keys", "503 Service Unavailable", "", "");
         assert_eq!(identities.identify(&token, NOW).await, Ok(first.clone()));
         assert_eq!(server.fetches(), 1);
-        // Its end comes nevertheless.
+        // The token still expires.
         assert_eq!(identities.identify(&token, first.expires_at).await, Err(Refused::Expired));
         let forged = Signer::new(Algorithm::ES256, "1").token(&claims(&[("iss", json!(server.issuer))]));
         assert_eq!(identities.identify(&forged, NOW).await, Err(Refused::BadSignature));

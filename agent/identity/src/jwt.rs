@@ -1,8 +1,9 @@
-//! Tokens of a provider (JWT, RFC 7519): what one claims, and whether the provider says so. No I/O.
+//! Reads the claims of a provider's tokens (JWT, RFC 7519) and verifies that the provider signed them.
+//! No I/O.
 //!
 //! A token is read first: issuer, audience, times and account must be right before anybody looks
-//! for a key. So tokens of somebody else never make the agent ask the provider. What was read is
-//! worth something only after [`Unverified::verify`].
+//! for a key. So tokens of somebody else never make the agent ask the provider. The claims may be
+//! trusted only after [`Unverified::verify`].
 
 use crate::identified::{Identified, IdentifiedBy, Refused};
 use crate::key_set::WantedKey;
@@ -45,12 +46,12 @@ pub(crate) struct Claimed {
 /// Who knows the account of a token.
 pub(crate) enum Account {
     Named(String),
-    /// The site's program names it, by these claims.
+    /// The site's program names the account, by these claims.
     ByHook(Map<String, Value>),
 }
 
 impl Claimed {
-    /// Whom the token identifies, if this is the account.
+    /// The person that the token identifies, with this account.
     pub(crate) fn identified(self, account: String) -> Identified {
         let Self { account: _, issuer, subject, tenants, expires_at } = self;
         let kind = IdentifiedBy::Oidc { issuer, subject };
@@ -66,7 +67,7 @@ struct Header {
 }
 
 impl Expected {
-    /// From valid settings.
+    /// `settings`: must be valid.
     pub(crate) fn new(settings: OidcSettings) -> Self {
         let algorithms = settings.algorithms.iter().map(|algorithm| algorithm_of(*algorithm)).collect();
         Self { settings, algorithms }
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_a_token_are_tenants_by_the_sites_table_and_others_are_nothing() {
+    fn the_sites_table_maps_groups_of_a_token_to_tenants_and_other_groups_are_ignored() {
         let table = [("phys", "physics"), ("phys-adm", "physics"), ("bio", "biology")];
         let group_tenants = table.map(|(group, tenant)| (group.to_owned(), tenant.to_owned())).into();
         let expected = Expected::new(OidcSettings { group_tenants, ..settings() });
@@ -328,7 +329,7 @@ mod tests {
         assert_eq!(of(&[("sub", json!("s-2")), ("email", json!("alice@example.org"))]), Ok("alice".to_owned()));
         assert_eq!(of(&[("sub", json!("s-2")), ("email", json!("carol"))]), Ok("carol".to_owned()));
         assert_eq!(of(&[("sub", json!("s-2"))]), Err(Refused::NoAccount));
-        // Whoever writes somebody else's subject into the own claim stays who they are.
+        // A person who puts another one's subject into a claim still gets their own account.
         assert_eq!(of(&[("email", json!("0123"))]), Ok("a-smith".to_owned()));
     }
 
@@ -345,7 +346,7 @@ mod tests {
                 assert_eq!(identify(&expected, &keys, &text), Err(Refused::Algorithm), "{algorithm:?}");
             }
         }
-        // Accepted, but not that key's: the key's curve decides.
+        // The algorithm is accepted, but does not fit the key: the key's curve decides.
         let header = base64url(json!({"alg": "ES384", "kid": "k1"}).to_string().as_bytes());
         assert_eq!(identify(&expected, &keys, &format!("{header}.{rest}")), Err(Refused::UnknownKey));
         // Neither the key in the header nor an address of keys there counts.

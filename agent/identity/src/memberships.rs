@@ -25,7 +25,7 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
 /// Timeout of a caller, who may wait for others' questions as well.
 const LOOKUP_TIME_MAX: Duration = Duration::from_secs(3);
 
-/// Asks for the tenants of an account; `None`: nobody answers.
+/// Asks for the tenants of an account; `None`: the quorum does not answer.
 pub(crate) type AskTenants = Box<dyn Fn(Principal) -> BoxFuture<'static, Option<BTreeSet<String>>> + Send + Sync>;
 
 /// The names of an account's tenants.

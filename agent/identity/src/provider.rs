@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 const REFRESH_INTERVAL: Duration = Duration::from_secs(3600);
 /// Pauses between attempts of the task.
 const RETRY_PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
-/// Shortest interval from any attempt to one because a token names an unknown key.
+/// Shortest interval between an attempt and a fetch for a token that names an unknown key.
 const UNKNOWN_KEY_INTERVAL_MIN: Duration = Duration::from_secs(60);
 /// The same while there are no keys at all.
 const NO_KEYS_INTERVAL_MIN: Duration = Duration::from_secs(5);
@@ -74,13 +74,13 @@ struct Document {
     jwks_uri: String,
 }
 
-/// The provider, as far as its keys go.
+/// The provider as a source of keys.
 pub(crate) struct Provider {
     issuer: String,
     document: Url,
     client: Client,
     state: Mutex<State>,
-    /// Whoever has it fetches; the others wait, and then use what was fetched.
+    /// The task that holds this lock fetches; the others wait, and then use what was fetched.
     fetching: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -93,7 +93,7 @@ struct State {
 }
 
 impl Provider {
-    /// From valid settings; connects to nobody yet.
+    /// `settings`: must be valid. Connects to nobody yet.
     pub(crate) fn new(settings: &OidcSettings) -> Result<Self, IdentityError> {
         let address = format!("{}/.well-known/openid-configuration", settings.issuer.trim_end_matches('/'));
         let document = address.parse::<Url>().ok().filter(is_private).ok_or_else(|| IdentityError::Url(settings.issuer.clone()))?;
@@ -132,7 +132,7 @@ impl Provider {
         }
         let turn = Arc::clone(&self.fetching).lock_owned().await;
         if self.may_refresh() {
-            // A task of its own: callers who go away could else make the agent ask again and again.
+            // A task of its own: otherwise callers who go away could make the agent ask again and again.
             let this = Arc::clone(self);
             let fetching = tokio::spawn(async move {
                 this.refresh().await;
@@ -153,7 +153,7 @@ impl Provider {
         }
     }
 
-    /// Why the latest keys are not here.
+    /// Why the latest keys were not fetched.
     pub(crate) fn problem(&self) -> Option<String> {
         let state = self.state.lock();
         let is_waiting = state.keys.is_none() && state.problem.is_none();
@@ -227,7 +227,7 @@ impl Provider {
     }
 }
 
-/// Whether nobody on the way can change what is fetched there.
+/// Whether nobody on the network can change what is fetched from this address.
 fn is_private(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
     match url.scheme() {

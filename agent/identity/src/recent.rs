@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::time::Instant;
 
-/// At most `len_max` values: when another one comes, the one whose time ends first goes.
+/// Holds at most `len_max` values: a further one replaces the value whose time ends first.
 pub(crate) struct Recent<K, V> {
     len_max: usize,
     values: HashMap<K, Held<V>>,
-    /// The keys by the ends of their times. The number makes each place unique.
+    /// The keys by the ends of their times. The number makes each entry unique.
     ends: BTreeMap<(Instant, u64), K>,
     next_number: u64,
 }
@@ -29,7 +29,7 @@ impl<K: Clone + Eq + Hash, V: Clone> Recent<K, V> {
         self.values.get(key).filter(|held| held.until > now).map(|held| held.value.clone())
     }
 
-    /// Keeps a value until then; it replaces the key's earlier one.
+    /// Stores a value, which replaces the key's earlier one, and holds until `until`.
     pub(crate) fn insert(&mut self, key: K, value: V, until: Instant, now: Instant) {
         self.remove(&key);
         while let Some(first) = self.ends.first_entry() {
@@ -57,7 +57,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_value_holds_until_its_end_and_the_first_to_end_makes_place() {
+    fn a_value_holds_until_its_end_and_a_full_cache_drops_the_first_to_end() {
         let now = Instant::now();
         let after = |seconds| now + Duration::from_secs(seconds);
         let mut recent = Recent::new(2);
@@ -67,7 +67,7 @@ mod tests {
         recent.insert('b', 3, after(10), now);
         recent.insert('c', 4, after(30), now);
         assert_eq!(['a', 'b', 'c'].map(|key| recent.get(&key, now)), [Some(2), None, Some(4)]);
-        // Those whose time has ended go first, all of them.
+        // All values whose time has ended are removed first.
         recent.insert('d', 5, after(60), after(40));
         assert_eq!((recent.values.len(), recent.ends.len()), (1, 1));
         recent.remove(&'d');

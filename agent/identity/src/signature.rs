@@ -7,7 +7,7 @@ use jsonwebtoken::signature::{Error, Verifier};
 use jsonwebtoken::{Algorithm, DecodingKey, DecodingKeyKind};
 use ring::signature::{self, RsaParameters, RsaPublicKeyComponents, UnparsedPublicKey, VerificationAlgorithm};
 
-/// It signs nothing, and converts no private keys.
+/// Verifies with ring. It signs nothing, and converts no private keys.
 static PROVIDER: CryptoProvider = CryptoProvider {
     signer_factory: |_, _| Err(new_error(ErrorKind::UnsupportedAlgorithm)),
     verifier_factory: verifier,
@@ -57,7 +57,7 @@ impl Verifier<Vec<u8>> for RingVerifier {
     }
 }
 
-/// `None`: not an algorithm of RSA keys.
+/// ring's parameters for an algorithm; `None`: not an algorithm of RSA keys.
 fn by_rsa(algorithm: Algorithm) -> Option<&'static RsaParameters> {
     match algorithm {
         Algorithm::RS256 => Some(&signature::RSA_PKCS1_2048_8192_SHA256),
@@ -70,7 +70,7 @@ fn by_rsa(algorithm: Algorithm) -> Option<&'static RsaParameters> {
     }
 }
 
-/// `None`: not an algorithm of keys on an elliptic curve.
+/// ring's verification of an algorithm; `None`: not an algorithm of keys on an elliptic curve.
 fn by_curve(algorithm: Algorithm) -> Option<&'static dyn VerificationAlgorithm> {
     match algorithm {
         Algorithm::ES256 => Some(&signature::ECDSA_P256_SHA256_FIXED),
@@ -80,7 +80,7 @@ fn by_curve(algorithm: Algorithm) -> Option<&'static dyn VerificationAlgorithm> 
     }
 }
 
-/// Some providers write a leading zero, which ring refuses.
+/// Removes leading zeros: some providers write one, which ring refuses.
 fn without_zeros(number: &[u8]) -> &[u8] {
     &number[number.iter().take_while(|byte| **byte == 0).count()..]
 }

@@ -114,8 +114,8 @@ impl Readers {
 }
 
 impl Line {
-    /// `Closed`, if no rank of the subtree reads standard input any more: the only state of it that
-    /// stays valid after the connection breaks.
+    /// `Closed`, if no rank of the subtree reads standard input any more. Other reports are outdated
+    /// once the connection breaks.
     fn over(&self) -> Option<Taken> {
         self.taken.filter(|taken| *taken == Taken::Closed)
     }
@@ -223,7 +223,7 @@ impl Branch {
 
     fn handle_up(&mut self, number: u64, up: Up) -> Option<BranchEvent> {
         let line = self.lines.get_mut(&number)?;
-        let of_it = |part: &u32| line.has(*part);
+        let is_in_subtree = |part: &u32| line.has(*part);
         match up {
             Up::Serving => None,
             Up::FromPart { part, message: ToHead::Begun } => {
@@ -234,7 +234,7 @@ impl Branch {
                 Some(BranchEvent::FromPart { part, message: ToHead::Begun })
             }
             Up::FromPart { part, message } => {
-                let event = of_it(&part).then_some(BranchEvent::FromPart { part, message })?;
+                let event = is_in_subtree(&part).then_some(BranchEvent::FromPart { part, message })?;
                 if let BranchEvent::FromPart { message: ToHead::Lost { .. }, .. } = event
                     && line.subtree.is_single()
                 {
@@ -266,11 +266,11 @@ impl Branch {
                 None
             }
             Up::Absent { number, mut parts } => {
-                parts.retain(of_it);
+                parts.retain(is_in_subtree);
                 line.absent = Some((number, parts));
                 None
             }
-            Up::Unreached { part } => of_it(&part).then_some(BranchEvent::Unreached { part }),
+            Up::Unreached { part } => is_in_subtree(&part).then_some(BranchEvent::Unreached { part }),
             Up::Replaced => Some(BranchEvent::Replaced),
             Up::NotHere { why } => {
                 // The child then closes the stream, and the line connects again or is bypassed. The
@@ -346,8 +346,8 @@ impl Branch {
         self.drop_taken();
     }
 
-    /// Drops the pieces that all reading parts have taken; a new piece as well, if no part here
-    /// reads any more.
+    /// Drops the pieces that all reading parts have taken. If no part here reads any more, that
+    /// includes a new piece.
     fn drop_taken(&mut self) {
         if let Some(all) = self.taken() {
             self.input.let_go(all);

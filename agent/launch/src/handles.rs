@@ -13,7 +13,7 @@ pub struct Handles {
     /// This node's id.
     pub me: NodeId,
     pub mesh: Mesh,
-    /// Where other nodes are.
+    /// The addresses of other nodes.
     pub directory: Directory,
     /// The allocations on this node.
     pub allocations: Allocations,

@@ -57,7 +57,7 @@ use tokio::task::JoinError;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-/// Ended launches of one allocation that are remembered for a caller that reconnects.
+/// How many ended launches of one allocation are remembered for callers that reconnect.
 const ENDED_REMEMBERED: usize = 256;
 /// Length of a head's queue for pieces of standard input.
 const PIECES_QUEUE_LEN: usize = 4;
@@ -177,8 +177,8 @@ impl Launches {
     }
 
     /// Notes that the caller has received this launch's end: its nodes may forget it after
-    /// `FORGET_AFTER`, and of the allocation's ended launches only the newest
-    /// `ENDED_REMEMBERED` are remembered here.
+    /// `FORGET_AFTER`. The registry remembers only the newest `ENDED_REMEMBERED` launches of the
+    /// allocation whose ends callers have received.
     pub fn acknowledge_end(&self, id: LaunchId) {
         let map = &mut self.registry().entries;
         let Some(entry) = map.get_mut(&id) else { return };
@@ -191,11 +191,11 @@ impl Launches {
                 () = tokio::time::sleep(FORGET_AFTER) => forget.cancel(),
             }
         });
-        let mut over: Vec<(u32, LaunchId)> =
+        let mut acknowledged: Vec<(u32, LaunchId)> =
             map.values().filter(|e| e.spec.allocation == allocation && e.acknowledged).map(|e| (e.spec.number, e.spec.id)).collect();
-        over.sort_unstable();
-        let surplus = over.len().saturating_sub(ENDED_REMEMBERED);
-        for (_, id) in over.into_iter().take(surplus) {
+        acknowledged.sort_unstable();
+        let surplus = acknowledged.len().saturating_sub(ENDED_REMEMBERED);
+        for (_, id) in acknowledged.into_iter().take(surplus) {
             if let Some(entry) = map.remove(&id) {
                 entry.forget.cancel();
             }

@@ -6,7 +6,7 @@ use super::line::Around;
 use std::collections::BTreeSet;
 use tokio::task::JoinSet;
 
-/// Parts searched for at once. The tree reports the others again.
+/// Largest number of parts searched for at once. The tree reports the others again.
 const SEARCHES_MAX: usize = 64;
 
 /// The parts that a head is searching for.

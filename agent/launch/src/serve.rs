@@ -1,8 +1,8 @@
 //! Serves a subtree of a launch whose head is on another node: forwards the parent's messages down,
 //! and the messages of its parts up.
 //!
-//! It lives as long as its parent's stream. After the parent reconnects, all parts below send their
-//! state again; the ranks notice nothing.
+//! The branch lives as long as its parent's stream. After the parent reconnects, all parts below
+//! send their state again; the ranks notice nothing.
 
 use super::branch::{Branch, BranchEvent};
 use super::down_frame::DownFrame;
@@ -168,7 +168,7 @@ impl Served {
                         return Ended::Broken;
                     }
                     self.report_taken().await;
-                    // If all parts are reachable, the parent gets that at once, because a fence may
+                    // If all parts are reachable, the parent learns it at once, because a fence may
                     // wait for it. Other changes are sent at the next check.
                     if self.branch.unreachable().is_empty() {
                         self.report_unreachable().await;

@@ -13,14 +13,16 @@ use tokio::task::JoinHandle;
 pub(super) struct StepRecorder {
     handle: AllocationHandle,
     launch_number: u32,
-    /// Writes that it began. A launch does not wait for that; its end does.
+    /// The task that records the beginning. The launch does not wait for it, but the record of its end
+    /// does.
     began: JoinHandle<()>,
-    /// The user who ended it.
+    /// The user who ended the launch.
     cancelled_by: Option<String>,
 }
 
 impl StepRecorder {
-    /// Records that a launch began, unless that is recorded already. `None`: it has no record.
+    /// Records that a launch began, unless that is recorded already. `None`: the launch has no record
+    /// of its own.
     pub(super) fn begin(handles: &Handles, spec: &LaunchSpec) -> Option<Self> {
         if spec.id == entry_launch_id(spec.allocation, spec.epoch) {
             return None;
@@ -30,18 +32,18 @@ impl StepRecorder {
         Some(Self { handle, launch_number: spec.number, began, cancelled_by: None })
     }
 
-    /// Notes that a user ended it.
+    /// Notes that a user ended the launch.
     pub(super) fn cancelled(&mut self, by: String) {
         self.cancelled_by = Some(by);
     }
 
-    /// Records its end, and returns once that is written.
+    /// Records the launch's end, and returns once that is written.
     pub(super) async fn end(self, end: &LaunchEnd) {
         let reason = reason(end, self.cancelled_by.as_deref());
         self.write_end(JobStepEnd::of(&reason, end.code, now())).await;
     }
 
-    /// Records that its allocation is being ended.
+    /// Records that the launch's allocation is being ended.
     pub(super) async fn end_with_allocation(self) {
         self.write_end(JobStepEnd::with_allocation(now())).await;
     }

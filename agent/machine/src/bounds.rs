@@ -31,8 +31,8 @@ pub struct Bounds {
     pub size: Resources,
     /// Its memory behind CXL in bytes, which work may get in addition.
     pub cxl_bytes: u64,
-    /// Where there is some, the NUMA nodes of the other memory: work that does not ask for memory
-    /// behind CXL gets none of it.
+    /// The NUMA nodes of the other memory, if the node has memory behind CXL: work that does not
+    /// ask for memory behind CXL is kept on them.
     pub local_numa_nodes: BTreeSet<u32>,
     /// Processes and threads of work that has the whole node.
     pub pids_max: u64,
@@ -49,7 +49,8 @@ pub struct IoMaxError {
 }
 
 impl Bounds {
-    /// From the configuration. An error names a path that is not a block device.
+    /// Combines the configuration with the machine's resources. An error names a path that is not a
+    /// block device.
     pub fn new(config: &AgentConfig, controllers: Controllers, size: Resources, memory: &MemoryTopology) -> Result<Self, IoMaxError> {
         let io = config.cgroup.io_max.iter().map(|io| device(io).map_err(|source| IoMaxError { device: io.device.clone(), source }));
         let io: Vec<IoLimit> = io.collect::<Result<_, _>>()?;
@@ -77,8 +78,8 @@ impl Bounds {
             cpus: own.map(|a| IndexSet(a.cpus.clone())),
             memory_nodes: is_kept_local.then(|| IndexSet(self.local_numa_nodes.clone())),
             cpu_weight: (shared && can(Controller::Cpu)).then(|| part(CPU_WEIGHT_WHOLE).max(1)),
-            // Work with its own processors needs no quota. With one, the kernel would now and then
-            // stop it until the next period.
+            // Work with its own processors needs no quota. With a quota, the kernel would now and
+            // then stop it until the next period.
             cpu_quota: (shared && own.is_none() && can(Controller::Cpu)).then(|| has.max(1) * 1000),
             memory_bytes: can(Controller::Memory).then(|| self.memory_bytes(share)),
             pids: can(Controller::Pids).then(|| part(self.pids_max).max(PIDS_LEAST.min(self.pids_max))),
@@ -94,8 +95,8 @@ impl Bounds {
         share.resources.memory_bytes.saturating_add(cxl_bytes)
     }
 
-    /// Whether the work must be kept off memory behind CXL. It is bound to no nearer memory than that:
-    /// the kernel takes the nearest that is free, and work may need more than one domain has.
+    /// Whether the work must be kept off memory behind CXL. It is not bound to one domain: the
+    /// kernel takes the nearest free memory, and work may need more than one domain has.
     fn is_kept_local(&self, share: &DesiredShare) -> bool {
         !share.spec.constraints.cxl_memory && !self.local_numa_nodes.is_empty()
     }
@@ -128,7 +129,7 @@ pub fn controllers(config: &AgentConfig, slice: Option<&Slice>) -> (Controllers,
     (found, missing)
 }
 
-/// Names of what cannot be limited here, as the node registers them.
+/// Names of the resources that cannot be limited here, as the node registers them.
 pub fn unlimited(controllers: &Controllers) -> Vec<String> {
     let weights = (controllers.io_weights().is_empty() && controllers.place(Controller::Io).is_some()).then(|| "io-weight".to_owned());
     controllers.missing().keys().map(ToString::to_string).chain(weights).collect()

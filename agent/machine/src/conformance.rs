@@ -149,7 +149,7 @@ impl Conforming {
         let mut waiting = Vec::new();
         loop {
             let before = self.found.borrow().components.clone();
-            // Not aborted by other events, because a program of the site would go on running.
+            // Not aborted by other events, because a program of the site would be left running.
             self.look(&stop).await;
             waiting.clear();
             let period = next_in(before.as_ref(), &self.found.borrow(), Duration::from_secs(self.settings.period_seconds));
@@ -158,7 +158,7 @@ impl Conforming {
                 () = tokio::time::sleep(period) => {}
                 Some(asked) = self.asked.recv() => {
                     waiting.push(asked);
-                    // One look answers all requests that arrived during the one before.
+                    // One look answers all requests that arrived during the look before it.
                     while let Ok(asked) = self.asked.try_recv() {
                         waiting.push(asked);
                     }

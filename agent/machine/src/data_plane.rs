@@ -29,7 +29,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Name of the output directory's level for a label that is not set.
+/// The directory that stands for a missing label in the path of the output.
 const NO_LABEL: &str = "default";
 
 /// Prefix of scratch directories that are being removed.
@@ -55,7 +55,7 @@ pub enum Scratch {
     Disk(PathBuf),
     /// In memory, below this directory, with a limit in bytes for each allocation.
     Memory { at: PathBuf, bytes_max: u64 },
-    /// Nowhere, and why.
+    /// There is no scratch, for this reason.
     None(String),
 }
 
@@ -138,7 +138,7 @@ pub struct Planned {
 }
 
 impl DataPlane {
-    /// From the configuration and the machine's abilities. Missing abilities are reported in
+    /// Combines the configuration with the machine's abilities. Adds missing abilities to
     /// `degraded`.
     pub fn of(config: &AgentConfig, memory_bytes: u64, degraded: &mut Vec<String>) -> Self {
         let no_mounts = mount_namespace().err().map(|error| error.to_string());
@@ -235,7 +235,7 @@ impl DataPlane {
             parents.entry(output_variable(name)).or_default().push(self.output_path(tenant, project, *id));
         }
         for (variable, paths) in parents {
-            // Of several with one name, none is the one that is meant.
+            // If several parents share a name, none of them gets a variable.
             if let [path] = &paths[..] {
                 planned.env.push((variable, path.display().to_string()));
             }
@@ -283,7 +283,7 @@ impl DataPlane {
             }
             let directory = own_directory(path, owner).map_err(|source| DataPlaneError::MakeScratch { path: path.clone(), source })?;
             if let Some(wanted) = wanted.filter(|_| self.scratch_limited) {
-                let limited = project_quota::limit(directory, like(path), wanted);
+                let limited = project_quota::limit(directory, quota_project_hint(path), wanted);
                 limited.map_err(|source| DataPlaneError::LimitScratch { path: path.clone(), source })?;
             }
         }
@@ -316,9 +316,9 @@ impl DataPlane {
         remove_scratch_at(&path).map_err(|source| DataPlaneError::RemoveScratch { path, source })
     }
 
-    /// Renames scratch on disk of allocations for which `known` is false, so that one that returns
-    /// meanwhile starts with new scratch. Returns the renamed directories, which the caller
-    /// removes.
+    /// Renames scratch on disk of allocations for which `known` is false, so that an allocation
+    /// that returns meanwhile starts with new scratch. Returns the renamed directories, which the
+    /// caller removes.
     pub fn take_strays(&self, known: impl Fn(AllocationId) -> bool) -> Vec<PathBuf> {
         let Scratch::Disk(dir) = &self.scratch else { return Vec::new() };
         let names = fs::read_dir(dir).into_iter().flatten().flatten().filter_map(|e| e.file_name().into_string().ok());
@@ -351,7 +351,7 @@ impl fmt::Display for Scratch {
     }
 }
 
-/// Where scratch is by the configuration; creates nothing.
+/// Where the configuration puts scratch; creates nothing.
 pub fn scratch_of(config: &AgentConfig, memory_bytes: u64, no_mounts: Option<&str>) -> Scratch {
     let disk = &config.scratch.dir;
     if !disk.as_os_str().is_empty() {
@@ -394,7 +394,7 @@ pub fn usable(setting: &'static str, dir: &Path) -> Result<(), UnusableDirectory
     Ok(())
 }
 
-/// Creates a directory of the owner, mode 0700, in one that only the agent can write to.
+/// Creates a directory of the owner, mode 0700. Only the agent may write to its parent.
 pub fn own_directory(path: &Path, owner: &Principal) -> Result<OwnedFd, OwnDirectoryError> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(OwnDirectoryError::Make(error)),
@@ -421,13 +421,13 @@ pub fn remove_scratch_at(path: &Path) -> io::Result<()> {
 
 /// A number derived from the allocation in the path, from which the search for a free quota project
 /// starts.
-fn like(path: &Path) -> u32 {
+fn quota_project_hint(path: &Path) -> u32 {
     let id = path.file_name().and_then(|name| name.to_str()?.parse::<AllocationId>().ok());
     id.map_or(0, |id| id.0.as_fields().0)
 }
 
-/// Why scratch on disk cannot be limited to a requested size, with the remedy; `None`: it can, or
-/// it is in memory.
+/// Why scratch on disk cannot be limited to a requested size, with the remedy; `None`: scratch can
+/// be limited, or is in memory.
 pub fn unlimited(scratch: &Scratch) -> Option<String> {
     let Scratch::Disk(dir) = scratch else { return None };
     let enforced = fs::File::open(dir).is_ok_and(project_quota::is_enforced);

@@ -9,11 +9,11 @@
 //! `Idempotency-Key: ALLOCATION-EPOCH` gets the same service: so no crash leaves a service that
 //! nobody revokes.
 //!
-//! There is one service for each allocation and not for each launch, because 50 ms for each launch
-//! would be most of a short one. The agent of the first node requests it, because it is the head of
-//! all launches. Without a key the work does not start: it would hang in `MPI_Init`. No node is
-//! held because the manager is unreachable; `node status` shows what is not revoked yet. It was
-//! tested with the lab's simulated manager only.
+//! There is one service for each allocation and not for each launch, because the 50 ms of a request
+//! would be most of the time of a short launch. The agent of the first node requests it, because it
+//! is the head of all launches. Without a key the work does not start: it would hang in `MPI_Init`.
+//! No node is held because the manager is unreachable; `node status` shows what is not revoked yet.
+//! This module was tested with the lab's simulated manager only.
 
 use lattice_agent_common::config::AgentConfig;
 use lattice_agent_common::node_problems::NodeProblems;
@@ -41,7 +41,7 @@ const RETRY_TIME_MAX: Duration = Duration::from_secs(20);
 /// Pause before a request or a revocation is retried; doubled for each further failed revocation.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60);
-/// Bytes of an answer, of a service's id and of a key, at most.
+/// Largest sizes of an answer, of a service's id and of a key, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 const ID_BYTES_MAX: usize = 128;
 const KEY_BYTES_MAX: usize = 512;
@@ -128,7 +128,7 @@ struct Auth {
 }
 
 impl Fabric {
-    /// From the configuration; contacts nobody yet.
+    /// Checks the configuration; contacts nobody yet.
     pub fn open(config: &AgentConfig, problems: NodeProblems) -> Result<Self, FabricConfigError> {
         let dir = config.state_dir.join("fabric");
         remove_halves(&dir);
@@ -146,7 +146,7 @@ impl Fabric {
             none if none.as_os_str().is_empty() => None,
             path => Some(token(path)?),
         };
-        // An error means that one is installed already: this program has only one provider.
+        // An error means that the provider is installed already: this program has only one.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut client = Client::builder().timeout(ANSWER_TIMEOUT).connect_timeout(ANSWER_TIMEOUT).redirect(Policy::none());
         let ca = &config.fabric_manager.ca;
@@ -320,7 +320,7 @@ impl Manager {
         let Some(record) = read(path)? else { return Ok(()) };
         let service = match record.service {
             Some(service) => service,
-            // The manager may have created it without the answer arriving.
+            // The manager may have created the service although its answer did not arrive.
             None => match self.make(&record).await {
                 // The manager cannot have created what it refuses as invalid. (A refused
                 // permission, or a temporary error, proves nothing.)
@@ -334,7 +334,7 @@ impl Manager {
             },
         };
         match self.ask("revoke a CXI service", self.client.delete(self.address(&service))).await {
-            // It does not exist any more.
+            // The service does not exist any more.
             Ok(_) | Err(FabricError::Refused { status: StatusCode::NOT_FOUND | StatusCode::GONE, .. }) => {}
             Err(error) => return Err(error),
         }

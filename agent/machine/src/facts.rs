@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A change of the node's health is published at once, before the quorum knows of it. While the
-//! quorum is unreachable, its last state of the node stays. Facts of other nodes are cached as long
-//! as gossip shows the same digest in the same life of the node; then they are not sent again.
+//! quorum is unreachable, the state that it last reported stays. Facts of other nodes are cached as
+//! long as gossip shows the same digest in the same life of the node; then they are not sent again.
 
 use crate::conformance::Conformity;
 use crate::gpu_statuses::{GpuStatuses, Offer};
@@ -52,14 +52,14 @@ const ENERGY_READ_GAP: Duration = Duration::from_millis(100);
 /// for a new one.
 const READING_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// The sources of this node's fact, and what is needed to ask others for theirs.
+/// The sources of this node's fact, and the handles for asking other nodes for theirs.
 pub struct Handles {
     /// This node's id.
     pub me: NodeId,
     pub mesh: Mesh,
     /// The nodes as the quorum knows them.
     pub cluster: watch::Receiver<Arc<Cluster>>,
-    /// Where other nodes are.
+    /// The addresses of other nodes.
     pub directory: Directory,
     /// The driver's view of this node.
     pub view: watch::Receiver<Arc<NodeView>>,
@@ -94,13 +94,12 @@ struct Known {
     used: u64,
 }
 
-/// A node's fact, as fresh as it could be had.
+/// The newest fact of a node that could be obtained.
 pub struct FactReport {
     pub fact: Option<Arc<NodeFact>>,
     /// Absent if the node was not reached.
     pub pulse: Option<NodePulse>,
-    /// Why the node was not reached; `fact` is then a cached one whose digest the node still
-    /// gossips.
+    /// Why the node was not reached. `fact` is then cached, if gossip still shows the same digest.
     pub error: Option<String>,
 }
 
@@ -279,8 +278,8 @@ fn of_me(cluster: &Cluster, me: &NodeId) -> OfMe {
     cluster.nodes.get(me).map(|node| (node.state, node.state_reason.clone(), node.holds.clone()))
 }
 
-/// Waits until it differs from `known`: in a large cluster something changes all the time, for this
-/// node almost nothing.
+/// Waits until the quorum's view of this node differs from `known`. A large cluster changes all the
+/// time, but the view of one node rarely does.
 async fn wait_for_change(cluster: &mut watch::Receiver<Arc<Cluster>>, me: &NodeId, known: &OfMe) -> OfMe {
     while cluster.changed().await.is_ok() {
         let view = cluster.borrow_and_update();
@@ -297,7 +296,7 @@ async fn wait_for_change(cluster: &mut watch::Receiver<Arc<Cluster>>, me: &NodeI
     std::future::pending().await
 }
 
-/// The state by the quorum, corrected by what this node knows better.
+/// The quorum's state of this node, corrected by the node's own checks.
 fn corrected_state(state: NodeState, reason: String, health: &Health) -> (NodeState, String) {
     let is_checked = health.checks().next().is_some();
     match (state, health.unwell()) {
@@ -403,7 +402,7 @@ fn energy_uj(powercap: &Path) -> BTreeMap<String, u64> {
     package.collect()
 }
 
-/// `None` if a counter was reset in between, or disappeared.
+/// The mean power in watts; `None` if a counter was reset in between, or disappeared.
 fn watts(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>, passed: Duration) -> Option<f64> {
     let used: Option<Vec<u64>> = before.iter().map(|(package, was)| after.get(package)?.checked_sub(*was)).collect();
     Some(used?.iter().sum::<u64>() as f64 / 1e6 / passed.as_secs_f64())
@@ -511,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_of_others_are_kept_for_their_life_and_those_longest_unused_go() {
+    fn a_cached_fact_lasts_for_one_life_of_its_node_and_the_longest_unused_is_removed_first() {
         let mut kept = FactCache::default();
         kept.put(&member("n0", 1), 7, Arc::new(fact("n0")));
         assert!(kept.get(&member("n0", 1)).is_some_and(|(digest, _)| digest == 7));

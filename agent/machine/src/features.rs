@@ -22,7 +22,7 @@ const STACKED_MAX: u32 = 8;
 
 /// All features, ascending. `scopes`: whether all processes of an allocation can be found and
 /// killed; `groups`: whether its work has a cgroup at all, by which it is measured; `audits`:
-/// whether the kernel reports what it opens.
+/// whether the kernel reports which files it opens.
 pub fn of(config: &AgentConfig, data: &DataPlane, topology: &NodeTopology, (scopes, groups, audits): (bool, bool, bool)) -> Vec<String> {
     let mut features: BTreeSet<String> = config.features.iter().cloned().collect();
     if data.scratch_dir().is_some_and(lies_on_nvme) {
@@ -73,7 +73,7 @@ fn lies_on_nvme(directory: &Path) -> bool {
     is_nvme(Path::new(&device), STACKED_MAX)
 }
 
-/// Judged by the device's path in sysfs; for a device made of others, by theirs.
+/// Whether a device is NVMe, by its path in sysfs. A device made of others is NVMe if all of them are.
 fn is_nvme(device: &Path, stacked_max: u32) -> bool {
     let Ok(place) = fs::canonicalize(device) else { return false };
     if place.components().any(|part| part.as_os_str().to_str().is_some_and(|name| name.starts_with("nvme"))) {

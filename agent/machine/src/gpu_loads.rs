@@ -1,5 +1,5 @@
 //! How busy the node's GPUs are. A separate thread asks their drivers, so a driver that hangs
-//! blocks nothing else. Its last answer is shown only while it is current.
+//! blocks nothing else. The last answer is shown only while it is current.
 //!
 //! ```text
 //!   thread: drivers (lattice_runtime) ──▶ newest look ──▶ /metrics and push: each GPU
@@ -73,13 +73,13 @@ pub struct Looked {
     pub loads: GpuLoads,
     /// The allocation that had each GPU at that time.
     pub holders: BTreeMap<String, AllocationId>,
-    /// Processes on each GPU: of its holder, of other allocations, of none.
+    /// Number of processes on each GPU: of its holder, of other allocations, of no allocation.
     processes: BTreeMap<String, [u64; 3]>,
 }
 
 impl Looked {
-    /// A result from the time `at`; the next look is due at `next`. `processes`: number on each
-    /// GPU, of its holder, of other allocations, of none.
+    /// A result from the time `at`; the next look is due at `next`. `processes`: their number on
+    /// each GPU, of its holder, of other allocations, of no allocation.
     pub fn new(
         at: Instant,
         next: Instant,
@@ -167,9 +167,8 @@ impl GpuReadings {
     }
 }
 
-/// The GPUs on the bus without lost ones, because a library that finds a GPU lost has to be opened
-/// again; and without those that are withheld and that no allocation has, because they may wait for
-/// a reset.
+/// The GPUs on the bus, except lost ones and withheld ones that no allocation has. A library that
+/// finds a GPU lost has to be opened again, and a withheld GPU may wait for a reset.
 fn devices_to_ask(handles: &Handles, holders: &BTreeMap<String, AllocationId>) -> Vec<GpuDevice> {
     let (statuses, topology) = (handles.gpus.borrow().clone(), handles.topology.borrow().clone());
     let is_asked = |gpu: &&GpuDevice| {

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 pub struct Offer {
     pub size: Resources,
     pub features: Vec<String>,
-    /// A summary of the wiring of what it offers.
+    /// A summary of the wiring of the offered resources.
     pub locality: Locality,
 }
 
@@ -30,7 +30,7 @@ pub struct GpuStatuses {
 }
 
 impl GpuStatuses {
-    /// The GPU's problem, or why it is not offered; empty: neither.
+    /// The GPU's problem, or why it is not offered; empty: there is no problem, and it is offered.
     pub fn why(&self, key: &str) -> String {
         let why = self.gpus.get(key).map(GpuStatus::why).unwrap_or_default();
         if why.is_empty() { self.waits.get(key).map(|why| format!("not offered yet: {why}")).unwrap_or_default() } else { why }
@@ -41,7 +41,7 @@ impl GpuStatuses {
         !self.waits.is_empty()
     }
 
-    /// Whether it is on the bus and its driver has not lost it. An unknown GPU counts as present.
+    /// Whether the GPU is on the bus and its driver has not lost it. An unknown GPU counts as present.
     pub fn is_present(&self, key: &str) -> bool {
         self.gpus.get(key).is_none_or(|status| status.lost.is_none())
     }

@@ -20,8 +20,8 @@ pub fn look(simulated: &[SimulatedGpu]) -> Discovered {
     topology::discover(&Files::below(Path::new("/")), &topology::allowed_cpus(), simulated)
 }
 
-/// The memory that the node registers, in bytes: the machine's, less that behind CXL, and less what
-/// is reserved for the system, which is at most a quarter, in whole steps.
+/// The memory that the node registers, in bytes and whole steps: the machine's memory, without
+/// memory behind CXL and without the system's reservation, which is at most a quarter.
 pub fn memory_bytes(memory: &MemoryTopology, reserved_bytes: u64) -> anyhow::Result<u64> {
     Ok(registered_bytes(total_bytes()?, memory.cxl_bytes(), reserved_bytes))
 }
@@ -87,8 +87,8 @@ pub fn file(state_dir: &Path, allocation: AllocationId, epoch: Epoch) -> PathBuf
     directory(state_dir).join(format!("{allocation}-{epoch}.json"))
 }
 
-/// Writes the file under another name first, so that readers see it complete or not at all. Not
-/// synced: after a reboot nobody reads it.
+/// Writes the topology file under another name first, so that readers see it complete or not at
+/// all. Not synced: after a reboot nobody reads it.
 pub fn write_topology(
     state_dir: &Path,
     node: &str,

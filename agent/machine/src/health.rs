@@ -35,8 +35,8 @@ use tokio_util::sync::CancellationToken;
 const OWN_DRAIN: &str = "own-drain.json";
 /// Timeout of each of the agent's own looks.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time between two rounds while something is critical, and after allocations that ended, if the
-/// period is longer.
+/// Longest time between two rounds while something is critical, and longest pause before the round
+/// that follows the end of an allocation.
 const UNWELL_PERIOD: Duration = Duration::from_secs(5);
 /// How late the agent's own timer may be before that is reported.
 const LAG_MAX: Duration = Duration::from_secs(2);
@@ -72,9 +72,9 @@ impl Checks {
         if let Some(why) = health.failed() {
             return NodeHealth::Failed { why };
         }
-        let unmade = || health.checks().next().is_none().then(|| "its first checks are not over yet".to_owned());
+        let unchecked = || health.checks().next().is_none().then(|| "its first checks are not over yet".to_owned());
         let drain = health.drains().map(|(asked, why)| DrainRequest { asked, why });
-        health.unwell().or_else(unmade).map_or(NodeHealth::Well, |why| NodeHealth::Unwell { why, drain })
+        health.unwell().or_else(unchecked).map_or(NodeHealth::Well, |why| NodeHealth::Unwell { why, drain })
     }
 
     /// Requests a new round soon from every task that runs checks.
@@ -115,7 +115,7 @@ impl Finds {
             let health = Arc::make_mut(health);
             let asked = health.own_drain().clone();
             found.into_iter().for_each(|(name, finding)| health.found(at, &name, finding));
-            // Stored before anybody sees it. This is rare, so the write may happen here.
+            // Stored before anybody sees the request. This is rare, so the write may block here.
             if *health.own_drain() != asked {
                 self.store_own_drain(health.own_drain());
             }
@@ -165,7 +165,7 @@ impl Checking {
         (Self { settings, looks, finds, again, node: node.to_string(), hanging: BTreeMap::new() }, checks)
     }
 
-    /// For tasks that check something themselves.
+    /// A handle for tasks that check something themselves.
     pub fn finds(&self) -> Finds {
         self.finds.clone()
     }
@@ -173,14 +173,14 @@ impl Checking {
     /// Runs the checks until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
-            // Not aborted by other events: a program interrupted in the middle would go on running.
+            // Not aborted by other events: a program that was started would be left running.
             self.round(&stop).await;
             let configured = Duration::from_secs(self.settings.period_seconds);
             let period = if self.finds.health.borrow().unwell().is_some() { configured.min(UNWELL_PERIOD) } else { configured };
             let slept = Instant::now();
             tokio::select! {
                 () = stop.cancelled() => return,
-                // Not after each one of many short allocations.
+                // A pause, so that many short allocations do not cause a round each.
                 Ok(()) = self.again.changed() => {
                     let pause = tokio::time::sleep_until((slept + UNWELL_PERIOD.min(configured)).into());
                     if stop.run_until_cancelled(pause).await.is_none() {
@@ -247,8 +247,8 @@ async fn site(check: &SiteCheck, node: &str, stop: &CancellationToken) -> Findin
         ProgramEnd::Exited(0) => Finding::Ok,
         ProgramEnd::Exited(1) => Finding::Warning(text()),
         ProgramEnd::Exited(3) => Finding::Unsupported(text()),
-        // Only the program's own exit code counts: one that cannot be started, or hangs, says
-        // nothing about the hardware.
+        // Only the program's own exit code counts: a program that cannot be started, or hangs,
+        // says nothing about the hardware.
         ProgramEnd::Exited(2) if check.failure => Finding::Failure(text()),
         ProgramEnd::Exited(2) => Finding::Critical(text()),
         ProgramEnd::Exited(_) | ProgramEnd::Signalled(_) | ProgramEnd::Unknown | ProgramEnd::TooLong => {

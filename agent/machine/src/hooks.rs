@@ -8,7 +8,7 @@
 //!
 //! A hook runs as root in a cgroup of its own beside the scopes, outside the allocation's limits;
 //! what it leaves running is killed when it ends. Both hooks may run again, because after a crash
-//! of the agent nothing says how far one got.
+//! of the agent nothing shows how far a hook got.
 //!
 //! The share is released even if an epilogue fails; `lattice node status` shows the failure until a
 //! later epilogue succeeds. A share that was held back for a hook would block the node, and no
@@ -46,9 +46,9 @@ use tokio_util::sync::CancellationToken;
 const GRACE: Duration = Duration::from_secs(2);
 /// How long to wait for killed processes of a hook.
 const KILL_WAIT: Duration = Duration::from_secs(3);
-/// Bytes at the end of a hook's output that are stored.
+/// How many bytes at the end of a hook's output are stored.
 const OUTPUT_BYTES_MAX: usize = 16 * 1024;
-/// Characters of its last line that are included in a reason.
+/// How many characters of its last line a reason includes.
 const LINE_CHARS_MAX: usize = 200;
 
 /// The site's hooks.
@@ -128,7 +128,7 @@ pub enum HookFailure {
 }
 
 impl Hooks {
-    /// From the configuration.
+    /// Reads the hooks from the configuration.
     pub fn of(config: &AgentConfig) -> Self {
         Self { prologue: Hook::of(&config.hooks.prologue), epilogue: Hook::of(&config.hooks.epilogue) }
     }
@@ -175,7 +175,7 @@ impl Hooks {
 pub enum ProgramEnd {
     Exited(i32),
     Signalled(i32),
-    /// It is not known how it ended.
+    /// The exit status could not be read.
     Unknown,
     /// Killed because its timeout was over.
     TooLong,
@@ -294,7 +294,7 @@ fn start(program: &Path, env: &[(String, String)], group: Option<&Cgroup>) -> Re
     Ok(Started { pid, pidfd, start, output })
 }
 
-/// Kills everything in a hook's cgroup and removes it. Does nothing if it does not exist.
+/// Kills everything in a hook's cgroup and removes the cgroup. Does nothing if there is none.
 pub fn end_group(group: &Cgroup) -> Result<(), EndGroupError> {
     group.kill()?;
     if !group.wait_empty(KILL_WAIT)? {
@@ -328,7 +328,7 @@ impl Running {
         Ok(Self { pid, ended, start, group, output, open: true, tail: VecDeque::new() })
     }
 
-    /// Reads its output until it ends or is given up.
+    /// Reads the program's output until the program ends or is given up.
     async fn follow(&mut self, until: Instant, cancel: &CancellationToken) -> GivenUp {
         let mut chunk = [0; 4096];
         loop {
@@ -397,7 +397,7 @@ fn write_output(dir: &ShimDir, moment: Moment, output: &[u8]) {
     }
 }
 
-/// The last line that is not empty, without control characters, and shortened.
+/// The last non-empty line, shortened and without control characters.
 pub fn last_line(output: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(output);
     let line = text.lines().rev().map(str::trim).find(|l| !l.is_empty())?;

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 pub const FILE: &str = "lattice-hwloc.xml";
 /// Timeout of reading the machine.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Interval of the checks whether it is done.
+/// Interval of the checks whether the reading is done.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Components that hwloc leaves out, because they open devices or ask drivers.
 const COMPONENTS: &str = "-gl,-opencl,-cuda,-nvml,-rsmi,-levelzero";

@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 
 /// Helpers left behind at once: while this many have not returned, no new one is started.
 const LEFT_BEHIND_MAX: usize = 8;
-/// The same for helpers that ask on behalf of the node: more than its subjects, each of which has
-/// at most one. So one unreachable server with many mounts hides no other problem.
+/// The same for helpers that ask on behalf of the node: more than the node has subjects, and each
+/// subject has at most one helper. So one unreachable server with many mounts hides no other
+/// problem.
 const OF_NODE_MAX: usize = 64;
 
 /// Helpers of this process for ranks, for mounts of work, for the node's own mounts, its InfiniBand
-/// adapters, and GPU drivers: each kind has its own limit, so that one that hangs does not block
-/// the others.
+/// adapters, and GPU drivers: each kind has its own limit, so that hanging helpers of one kind do
+/// not block the others.
 pub static OF_RANKS: Helpers = Helpers::new(LEFT_BEHIND_MAX);
 pub static OF_MOUNTS: Helpers = Helpers::new(LEFT_BEHIND_MAX);
 pub static OF_NODE: Helpers = Helpers::new(OF_NODE_MAX);
@@ -33,7 +34,7 @@ pub struct Helpers {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Asked<T> {
     Answered(T),
-    /// No answer in time. The helper goes on waiting, and ends when the answer comes.
+    /// No answer in time. The helper keeps waiting, and ends when the answer comes.
     Silent,
     /// Too many helpers wait already.
     TooMany,
@@ -86,7 +87,7 @@ pub struct Question(String);
 
 impl Question {
     /// Waits for an earlier question to the same device; after `QUESTION_WAIT_MAX`, the error
-    /// says since when that one has been waiting.
+    /// is the time at which the earlier question began.
     pub fn begin(device: &str) -> Result<Self, Instant> {
         loop {
             match ASKED.lock().entry(device.to_owned()) {

@@ -199,7 +199,7 @@ fn family(of: u16) -> Value {
     }
 }
 
-/// The protocol of a socket; null if the descriptor was none.
+/// The protocol of a socket; null if the descriptor was not a socket.
 fn protocol(event: &Event) -> Value {
     let by_type = match i32::from(event.socket_type) {
         libc::SOCK_STREAM => "stream",

@@ -45,7 +45,7 @@ pub fn measured(config: &AgentConfig, slice: Option<&Slice>, controllers: &Contr
     let counted = places.v2.is_some().then(|| kernel.reader((probe, Epoch(1))));
     let mut meter = Meter::new(places, counted);
     let mut usage = meter.read(&mut Text::default()).unwrap_or_default();
-    // The probe does not listen: whether the kernel answers is what counts.
+    // The probe has no listener: only whether the kernel answers counts.
     let answer = scope.as_ref().and_then(|_| Listeners::default().look(Instant::now(), &BTreeSet::new()));
     usage.offer(Measure::AcceptQueue, answer.map(|_| 0.0), Source::SockDiag);
     // The next agent would sweep what is left.
@@ -55,7 +55,7 @@ pub fn measured(config: &AgentConfig, slice: Option<&Slice>, controllers: &Contr
     [describe_usage(&usage), in_kernel(kernel.probes(), config.measuring.kernel_probes), audits]
 }
 
-/// Whether it can be recorded which files work opens and which hosts it connects to.
+/// Whether this machine can record which files work opens and which hosts it connects to.
 fn audits(can: Result<(), NoAudits>, lacks: &[String], config: &AgentConfig) -> Look {
     match can {
         Err(why) if !config.measuring.kernel_probes => (Health::Ok, format!("switched off ({why})")),
@@ -197,8 +197,8 @@ fn build_info(listen: SocketAddr) -> Option<String> {
     page.lines().find(|line| line.starts_with("lattice_build_info{")).map(str::to_owned)
 }
 
-/// The configuration of the metrics store. It is not tried: `lattice_push_…` shows whether it
-/// accepts metrics.
+/// The configuration of the metrics store. The store is not tried: `lattice_push_…` shows whether
+/// it accepts metrics.
 pub fn pushed(config: &AgentConfig) -> Option<Look> {
     // An error means that another caller installed the same provider first.
     let _ = rustls::crypto::ring::default_provider().install_default();

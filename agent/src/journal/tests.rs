@@ -118,7 +118,7 @@ fn a_state_that_is_not_ours_newer_or_garbage_is_refused_by_name() {
     assert!(!dir.open_as("n1", "00000000-0000-4000-8000-000000000001").unwrap().same_boot);
     let opened = dir.open().unwrap();
     assert!(matches!(dir.open(), Err(JournalError::Busy { .. })));
-    // A lock that is about to be released is waited for.
+    // Opening waits for a lock that is about to be released.
     let letting_go = std::thread::spawn(move || {
         std::thread::sleep(std::time::Duration::from_millis(50));
         drop(opened);
@@ -182,7 +182,7 @@ fn a_damaged_journal_can_be_salvaged() {
 }
 
 #[test]
-fn a_full_disk_puts_the_checkpoint_off_and_nothing_is_lost() {
+fn a_full_disk_postpones_the_checkpoint_and_nothing_is_lost() {
     let dir = Dir::new("full");
     let full = || std::os::unix::fs::symlink("/dev/full", dir.0.join("agent-state.json.part")).unwrap();
     let mut opened = dir.open().unwrap();
@@ -218,7 +218,7 @@ fn a_checkpoint_without_space_is_not_tried_with_each_record() {
 }
 
 #[test]
-fn only_a_want_of_space_puts_a_checkpoint_off() {
+fn only_lack_of_space_postpones_a_checkpoint() {
     for (errno, off) in [(libc::ENOSPC, true), (libc::EDQUOT, true), (libc::EIO, false), (libc::EROFS, false), (libc::EMFILE, false)] {
         assert_eq!(no_space(&io::Error::from_raw_os_error(errno)), off, "{errno}");
     }

@@ -7,7 +7,7 @@ use lattice_pki::credentials::Credentials;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// The same in every stage.
+/// The parts that every stage has.
 pub struct Base {
     pub config: AgentConfig,
     /// This node.

@@ -23,19 +23,19 @@ pub struct NetworkApi {
 }
 
 impl NetworkApi {
-    /// Opens it; `None`: it is not configured.
+    /// Opens the API's address; `None`: none is configured.
     pub(super) async fn open(config: &AgentConfig, credentials: &Credentials, quorum: &QuorumClient) -> anyhow::Result<Option<Self>> {
         let Some(bound) = Bound::open(&config.api, credentials).await? else { return Ok(None) };
         let identities = Identities::new(config.api.oidc.clone(), quorum.clone()).context("api.oidc")?;
         Ok(Some(Self { bound, identities, counts: Counts::default() }))
     }
 
-    /// Its metrics.
+    /// The API's metrics.
     pub(super) fn counts(&self) -> Box<dyn Collect> {
         Box::new(self.counts.clone())
     }
 
-    /// Begins to serve it, until `stop`. `cut` breaks its connections.
+    /// Begins to serve the API, until `stop`. `cut` breaks its connections.
     pub(super) fn serve(
         self,
         services: Services,

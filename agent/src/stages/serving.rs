@@ -37,10 +37,10 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Waits until the agent must stop, the driver cannot go on, or a server of the API has ended by
-    /// itself, without which nobody could reach the node's work. Then stops the API, the roles and the
-    /// session, the mesh, the driver, and the tasks of work and requests, in this order: first whoever
-    /// would pass on that another task has ended.
+    /// Waits until the agent must stop, the driver cannot continue, or a server of the API has ended
+    /// by itself: without it nobody could reach the node's work. Then stops the API, the roles and
+    /// the session, the mesh, the driver, and the tasks of work and requests, in this order: a task
+    /// that would report the end of another one stops before it.
     pub async fn until_stopped(self) -> anyhow::Result<()> {
         let Self { stop, serving, network, cut, tasks, driver, driver_stop, context, idle_leases, state_dir } = self;
         let driver_over = tokio::task::spawn_blocking(move || driver.join());
@@ -84,7 +84,7 @@ impl Serving {
     }
 }
 
-/// Waits for the end of a server, and forgets it then; for ever, if there is none.
+/// Waits until the server has ended, and forgets it. Waits for ever if there is none.
 async fn ended<T>(server: &mut Option<tokio::task::JoinHandle<T>>) -> Result<T, JoinError> {
     match server {
         Some(running) => {

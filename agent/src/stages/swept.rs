@@ -21,7 +21,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// What the journal does not know has been ended.
+/// Work that the journal does not know has been ended.
 pub struct Swept {
     pub(super) base: Base,
     pub(super) saved: SavedState,

@@ -1,4 +1,4 @@
-//! Everything that the tasks share is made here; no other place sees all of it.
+//! Creates everything that the tasks share; no other module sees all of it.
 
 use super::base::Base;
 use super::connections::Connections;
@@ -134,9 +134,9 @@ pub struct Wiring<'a> {
     pub stores: Stores,
 }
 
-/// What the configuration says of the variables that Slurm sets.
+/// The configuration of the variables that Slurm sets.
 fn slurm_settings(config: &AgentConfig) -> SlurmSettings {
-    // Listening on all addresses names none.
+    // An address that stands for all addresses names no host.
     let address = config.mesh.advertise().parse::<SocketAddr>().ok().map(|address| address.ip());
     SlurmSettings {
         cluster: config.cluster.clone(),

@@ -9,7 +9,7 @@ use lattice_model::ended_work::EndedWork;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// What the quorum would do, as far as it is the follower's business.
+/// The part of the quorum that the follower uses.
 #[derive(Clone, Default)]
 struct Fake(Arc<Mutex<State>>);
 
@@ -18,7 +18,7 @@ struct State {
     accounted: Option<AccountedUntil>,
     waiting: Vec<EndedWork>,
     ended: u64,
-    /// The node with the lease is another one.
+    /// Another node has the lease.
     is_held_elsewhere: bool,
     token: u64,
     /// How many confirmations are still to be lost.
@@ -210,7 +210,7 @@ async fn a_database_that_cannot_be_opened_is_a_problem_until_it_can() {
 }
 
 #[tokio::test]
-async fn an_older_copy_of_the_database_goes_on_and_says_what_it_lacks() {
+async fn an_older_copy_of_the_database_is_used_and_what_it_lacks_is_reported() {
     let (ledger, directory) = (Fake::default(), Directory::new());
     settle(&mut follower(&ledger, &directory)).await;
     ledger.end(2);
@@ -257,7 +257,7 @@ async fn an_agent_that_gets_the_lease_again_sees_what_another_one_stored_in_its_
 }
 
 #[tokio::test]
-async fn what_the_store_has_is_confirmed_before_more_is_written() {
+async fn stored_work_is_confirmed_before_more_is_written() {
     let (ledger, directory) = (Fake::default(), Directory::new());
     settle(&mut follower(&ledger, &directory)).await;
     ledger.end(3);
@@ -271,7 +271,7 @@ async fn what_the_store_has_is_confirmed_before_more_is_written() {
 }
 
 #[tokio::test]
-async fn the_lease_is_given_back_for_a_while_if_the_store_goes_on_failing() {
+async fn the_lease_is_given_back_for_a_while_if_the_store_keeps_failing() {
     let (ledger, directory) = (Fake::default(), Directory::new());
     let mut follower = follower(&ledger, &directory);
     settle(&mut follower).await;

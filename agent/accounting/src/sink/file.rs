@@ -1,7 +1,7 @@
 //! Records in a file of this machine: lines of JSON, synced before the store's position moves.
 //!
-//! The file itself says what of a batch it has: a batch that was interrupted is continued after its last whole line. A
-//! full file is renamed between two batches, so that no batch is in two files.
+//! The file itself shows which records of a batch it has: an interrupted batch is continued after its last whole line.
+//! A full file is renamed between two batches, so that no batch is in two files.
 
 use super::record::SinkRecord;
 use lattice_model::ended_work::EndedWork;
@@ -35,8 +35,8 @@ pub(crate) enum FileSinkError {
     Encode(#[source] serde_json::Error),
 }
 
-/// Appends what the file lacks of these records, and syncs it. `until`: the last number of the batch as it was when it was
-/// first written, of which records may have been corrected since: these come again, under higher numbers.
+/// Appends the records that the file lacks, and syncs it. `until`: the last number of the batch when it was first written.
+/// Records of the batch may have been corrected since: they come again, under higher numbers.
 ///
 /// # Errors
 /// [`FileSinkError`]: the same batch is to be appended again; it is then continued.
@@ -45,7 +45,7 @@ pub(crate) fn append(path: &Path, rotate_bytes: u64, work: &[EndedWork], until: 
     let Some(first) = work.first() else { return Ok(()) };
     let mut file = open(path)?;
     let whole = whole_lines(path, &mut file)?;
-    // It has a part of this batch, or all.
+    // The last record, if the file has this batch or a part of it.
     let has = whole.last.filter(|has| (first.sequence..=until).contains(has));
     if has.is_none() && whole.bytes >= rotate_bytes {
         rotate(path, whole.last)?;
@@ -76,7 +76,7 @@ struct Whole {
     last: Option<u64>,
 }
 
-/// Removes a line that was not written to its end.
+/// Removes an incomplete last line, and finds the end of the file.
 fn whole_lines(path: &Path, file: &mut File) -> Result<Whole, FileSinkError> {
     let failed = |source: io::Error| FileSinkError::Io { path: path.to_owned(), source };
     let other = || FileSinkError::OtherFile { path: path.to_owned() };
@@ -117,7 +117,7 @@ fn rotate(path: &Path, last: Option<u64>) -> Result<(), FileSinkError> {
     fs::rename(path, &to).and_then(|()| sync_folder(path)).map_err(|source| FileSinkError::Io { path: path.to_owned(), source })
 }
 
-/// So that the name survives a loss of power, too.
+/// Syncs the folder, so that the name survives a loss of power, too.
 fn sync_folder(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), |folder| File::open(folder).and_then(|folder| folder.sync_all()))
 }

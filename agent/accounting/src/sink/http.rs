@@ -76,7 +76,7 @@ impl HttpSink {
         self.settings.batch_records
     }
 
-    /// The URL without what may be a secret in it.
+    /// The URL without its query, which may contain a secret.
     pub(crate) fn target(&self) -> String {
         self.settings.url.split(['?', '#']).next().unwrap_or_default().to_owned()
     }
@@ -91,7 +91,7 @@ impl HttpSink {
         let records = work.iter().map(SinkRecord::from).collect();
         let body = serde_json::to_vec(&Batch { delivery: &delivery, store, records }).map_err(HttpSinkError::Encode)?;
         let key = key(&self.settings.key_file)?;
-        // After a failure it is not put back.
+        // After a failure the client is not put back, so the next delivery makes a new one.
         let (url, client) = match self.client.take() {
             Some(made) => made,
             None => client(&self.settings)?,
@@ -147,7 +147,7 @@ fn client(settings: &HttpSinkSettings) -> Result<(Url, Client), HttpSinkError> {
     Ok((url, client.build().map_err(HttpSinkError::Client)?))
 }
 
-/// The key of the signatures. Nobody else may know it: who does can write accounts.
+/// The key of the signatures. Nobody else may know it: whoever knows it can forge records.
 fn key(path: &Path) -> Result<hmac::Key, HttpSinkError> {
     let failed = |why: String| HttpSinkError::File { setting: "key_file", path: path.to_owned(), why };
     let read = |error: std::io::Error| failed(error.to_string());

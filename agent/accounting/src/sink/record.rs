@@ -13,7 +13,7 @@ pub(crate) struct SinkRecord<'a> {
     /// This replaces the record with this `sequence`: its project or tags were corrected. `None`: it is the first one.
     corrects: Option<u64>,
     id: String,
-    /// `None`: of a lane or a replica.
+    /// `None`: the work is a lane or a replica.
     job: Option<u64>,
     name: &'a str,
     user: &'a str,

@@ -47,8 +47,8 @@ impl Store {
         self.write(vec![update]).await
     }
 
-    /// What ended or was corrected after one sequence number up to another, in that order, at most `limit`. A record
-    /// that was corrected is there once, as after its latest correction.
+    /// The records that ended or were corrected after the number `after` and up to `until`, in that order, at most
+    /// `limit`. A corrected record is there once, in its latest form.
     ///
     /// # Errors
     /// [`StoreError`]: they cannot be read now.
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_correction_changes_its_record_alone_and_is_what_follows() {
+    async fn a_correction_changes_only_its_record_which_then_follows_again() {
         let directory = Directory::new();
         let store = directory.open().await.unwrap();
         store.append(0, &(1..=2).map(ended).collect::<Vec<_>>(), 2).await.unwrap();

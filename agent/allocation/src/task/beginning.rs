@@ -38,7 +38,7 @@ impl AllocationTask {
         }
     }
 
-    /// From now on its output is sent to the log store.
+    /// From now on the allocation's output is sent to the log store.
     pub(super) fn begin_log_upload(&self, adopted: bool) {
         let own = self.own.clone();
         let report = move |files| -> BoxFuture<'static, bool> {
@@ -53,8 +53,8 @@ impl AllocationTask {
         self.context.spools.begin(&self.share, &self.context.setup.me, &self.dir, Box::new(report), adopted);
     }
 
-    /// Cancels a running prologue: nothing of it goes on after this call. If it started a shim, the
-    /// task has the connection to it now.
+    /// Cancels a running prologue, and returns when it has stopped. If it started a shim, the task
+    /// now has the connection to the shim.
     pub(super) async fn give_up_preparing(&mut self) {
         if let Some(preparing) = self.preparing.take()
             && let Some(line) = preparing.give_up().await
@@ -111,7 +111,8 @@ impl AllocationTask {
         }
     }
 
-    /// On the head: has the shim start the script, if the work is one. The shim starts it once.
+    /// On the head: asks the shim to start the script, if the work has one. The shim starts it only
+    /// once.
     pub(super) async fn send_script(&mut self, share: &DesiredShare) {
         if let Entrypoint::Script { text, args } = &share.spec.entrypoint {
             let env = node_environment::of_script(share, &self.context);
@@ -140,8 +141,8 @@ impl AllocationTask {
         self.send(ToShim::Go { walltime_ms }).await;
     }
 
-    /// The work gets another walltime. If its walltime is already over, that stays so: the shim
-    /// ends it.
+    /// The work gets another walltime. A walltime that is over stays over: the shim ends the
+    /// work.
     pub(super) async fn change_walltime(&mut self, share: &DesiredShare) {
         self.take_walltime(share);
         self.handle_lease(RunLeaseEvent::WalltimeChanged(share.spec.walltime)).await;

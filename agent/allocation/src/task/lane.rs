@@ -36,7 +36,7 @@ const PAUSED: &str = "running; the lane begins no task: ";
 const REFUSED_LANE_CODE: i32 = 1;
 
 impl AllocationTask {
-    /// Whether it is a lane whose tasks run here.
+    /// Whether the allocation is a lane whose tasks run on this node.
     pub(super) fn is_head_of_lane(&self) -> bool {
         self.share.lane.is_some() && self.is_head()
     }
@@ -46,7 +46,7 @@ impl AllocationTask {
         self.is_head_of_lane() && self.lane.is_open && launch_number <= TASK_LAUNCH_MAX
     }
 
-    /// On the head: has the shim open the lane, which it does once.
+    /// On the head: asks the shim to open the lane. The shim opens it once, however often it is asked.
     pub(super) async fn open_lane(&mut self, share: &DesiredShare) {
         let Some(tasks) = &share.spec.tasks else {
             tracing::error!(allocation = %share.allocation, "a lane whose group has no tasks: nothing is run");
@@ -63,16 +63,16 @@ impl AllocationTask {
         self.send(ToShim::OpenLane { lane: Box::new(lane) }).await;
     }
 
-    /// The shim has opened the lane, or has it open still. A lane that cannot be opened gets no tasks.
+    /// The shim has opened the lane, or it was open already. A lane that cannot be opened gets no tasks.
     pub(super) fn lane_opened(&mut self) {
         self.began();
         self.lane.is_open = true;
-        // A pause may have ended while the line to the shim was broken. One that lasts is reported after this.
+        // A pause may have ended while the line to the shim was broken. The shim reports a lasting pause after this.
         self.show_lane_pause(None);
         self.ask_for_tasks();
     }
 
-    /// Shows why the lane begins no task; `None`: it begins some.
+    /// Shows why the lane begins no task; `None`: it begins tasks.
     pub(super) fn show_lane_pause(&self, why: Option<&str>) {
         let is_shown = self.senders.detail.borrow().text.starts_with(PAUSED);
         match why {
@@ -100,14 +100,14 @@ impl AllocationTask {
         self.ask(Duration::ZERO);
     }
 
-    /// Asks what the lane may run. Reports nothing, unless a report waits.
+    /// Asks what the lane may run. If a report waits, the same call sends it.
     fn ask_for_tasks(&mut self) {
         let mean_us = self.lane.mean_us;
         self.lane.next.get_or_insert_with(|| LaneReport { mean_us, ..LaneReport::default() });
         self.ask(Duration::ZERO);
     }
 
-    /// Sends what is to be reported, unless a call is under way: its answer continues here.
+    /// Sends the waiting report. If a call is under way, its answer causes the sending.
     fn ask(&mut self, after: Duration) {
         if !self.is_head_of_lane() || self.lane.claim == Claim::Refused || self.lane.is_asking {
             return;
@@ -161,8 +161,8 @@ impl AllocationTask {
         }
     }
 
-    /// Before the lane is removed here, and with it the file that has the ends of its tasks: waits
-    /// until the quorum has confirmed those that are known, at most for [`CONFIRM_WAIT`].
+    /// Waits until the quorum has confirmed the known ends of tasks, at most for [`CONFIRM_WAIT`]. The
+    /// lane is then removed here, with the file that has these ends.
     pub(super) async fn confirm_ends(&mut self, queue: &mut mpsc::Receiver<Command>) {
         let confirmed = async {
             while self.lane.has_unconfirmed_ends() {
@@ -198,7 +198,7 @@ impl AllocationTask {
             Claim::Over | Claim::Refused => return self.ended(reason).await,
         }
         self.lane.lost = Some(LostLane { recorded, is_reported: false, reason });
-        // The answer shows which of them are still leased.
+        // The answer shows which of the recorded tasks are still leased.
         self.lane.next = None;
         self.ask_for_tasks();
     }

@@ -20,8 +20,8 @@ use std::time::Duration;
 /// The pause before another attempt to connect to a shim: after the connection broke, and while
 /// this agent lacks descriptors or memory to connect.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
-/// The shortest and longest pause before the ends that a dead shim recorded are read again, and how
-/// often they are tried.
+/// The shortest and longest pause between two tries to read the ends that a dead shim recorded, and
+/// the number of tries.
 const EXITS_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 const EXITS_ATTEMPTS: u32 = 8;
 
@@ -62,7 +62,7 @@ impl AllocationTask {
     pub(super) async fn connect(&mut self) -> bool {
         while !self.line.is_there() {
             match self.find_shim().await {
-                // If it broke at once, the task learns that next.
+                // If the connection broke at once, the task learns that next.
                 Ok(()) => return true,
                 Err(Missing::Gone) => {
                     self.shim_lost("its shim is gone").await;
@@ -96,7 +96,7 @@ impl AllocationTask {
         }
     }
 
-    /// The connection ended: the shim is dead, sent invalid data, or could not be sent a message.
+    /// The connection ended: the shim is dead, sent invalid data, or accepted no message.
     pub(super) async fn link_ended(&mut self) {
         self.line = ShimLine::Absent;
         self.signals.lost();
@@ -104,8 +104,8 @@ impl AllocationTask {
         self.handle_phase(TaskEvent::LineBroken).await;
     }
 
-    /// Waits before it connects again: a shim that sends invalid data would send it after each
-    /// connect.
+    /// Waits, then connects again. Without the pause, a shim that sends invalid data would send it
+    /// at once again.
     pub(super) async fn reconnect(&mut self) {
         tokio::time::sleep(RECONNECT_PAUSE).await;
         self.connect().await;
@@ -169,8 +169,8 @@ impl AllocationTask {
     }
 
     /// The ends that the dead shim wrote to its file. A file that cannot be read is read again for
-    /// a while: without it, work that has ended is reported as lost. What the shim left is killed
-    /// before that: no process of it may live on meanwhile, and no further end will be recorded.
+    /// a while: without it, work that has ended is reported as lost. The processes that the shim
+    /// left are killed first: none may live on meanwhile, and nothing records their ends.
     async fn recorded_ends(&self) -> Recorded {
         let mut pauses = Backoff::new(EXITS_PAUSE.0, EXITS_PAUSE.1);
         for attempt in 1.. {

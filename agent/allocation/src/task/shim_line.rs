@@ -3,7 +3,7 @@
 use crate::link::Link;
 use lattice_runtime::shim::FromShim;
 
-/// See the module.
+/// The state of the connection.
 pub(super) enum ShimLine {
     Absent,
     /// A message could not be sent, and the connection was closed. [`Self::next`] reports that as

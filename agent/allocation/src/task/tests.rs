@@ -294,7 +294,7 @@ async fn work_whose_run_lease_lapsed_is_ending_and_never_begins_again() {
 }
 
 #[tokio::test]
-async fn of_a_lost_shim_its_last_records_decide_how_the_work_ended() {
+async fn the_last_records_of_a_lost_shim_decide_how_the_work_ended() {
     let exited = |code| ExitRecord::Script { outcome: RankOutcome::Exited { code } };
     let (kill, walltime) = (ExitRecord::OutOfMemory { launch: None, kill: KILL }, ExitRecord::Stopped { why: StopReason::Walltime });
     let lost = EndReason::NodeLost { node: me(), why: "its shim is gone".into() };
@@ -352,7 +352,7 @@ async fn the_end_of_a_script_ends_the_allocation_unless_it_is_being_ended() {
 }
 
 #[tokio::test]
-async fn how_an_inline_commands_launch_ended_is_how_the_allocation_ended() {
+async fn the_allocation_ends_as_its_inline_commands_launch_ended() {
     let end = |code| LaunchEnd { code, aborted: None, walltime_over: false, out_of_memory: None, bad: Arc::default() };
     let cases = [
         (end(3), EndReason::Exited { code: 3 }),
@@ -485,7 +485,7 @@ async fn a_launch_with_output_that_an_old_shim_does_not_report_is_over() {
 }
 
 #[tokio::test]
-async fn what_is_typed_ahead_waits_in_order_and_beyond_the_bound_the_oldest_is_dropped() {
+async fn input_typed_ahead_waits_in_order_and_the_oldest_is_dropped_beyond_the_bound() {
     let mut work = work(|_| {});
     work.connect(false).await;
     let piece = |n: u8| ToTerminal::Input(vec![n; 20 * 1024]);
@@ -567,7 +567,7 @@ async fn a_lane_is_opened_again_on_a_new_line_and_its_output_is_not_over() {
 async fn a_pause_of_a_lane_is_shown_until_it_is_over_and_not_once_the_work_is_being_ended() {
     let mut work = Work::with_lane().await;
     let paused = || FromShim::LanePaused { why: Some("the disk is full".into()) };
-    // It may end while the line is broken.
+    // The pause may end while the line is broken.
     for over in [FromShim::LanePaused { why: None }, FromShim::LaneOpened] {
         work.task.handle_message(paused()).await;
         assert_eq!(work.text(), "running; the lane begins no task: the disk is full");

@@ -1,10 +1,10 @@
-//! What wakes an allocation's task besides its commands and its shim.
+//! The events that wake an allocation's task besides its commands and its shim.
 
 use lattice_runtime::shim::boottime_ms;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Waits until this time since boot; `None`: for ever.
+/// Waits until this time since boot; `None`: waits for ever.
 pub(super) async fn due(at_ms: Option<u64>) {
     match at_ms {
         Some(at_ms) => tokio::time::sleep(Duration::from_millis(at_ms.saturating_sub(boottime_ms()))).await,

@@ -32,8 +32,8 @@ impl CheckpointStore {
         found: Vec<Found>,
         uploads: &Uploads,
     ) -> Result<Saved, StoreError> {
-        // Recorded first. If the checkpoint fails and its objects are not removed then, they are
-        // removed after the end of the allocation.
+        // The allocation is recorded first: if the checkpoint fails and its objects stay, the sweep
+        // finds and removes them after the end of the allocation.
         self.record_allocation(&part.owner).await?;
         self.remove_left_over(uploads).await;
         // A file counts as stored by an earlier run only if its object is in the store.

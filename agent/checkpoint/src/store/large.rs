@@ -46,7 +46,7 @@ pub(super) enum PendingObject {
 }
 
 impl CheckpointStore {
-    /// Stores all parts that arrive, each but the last one of `part_bytes`. `None`: none arrived.
+    /// Stores all parts that arrive; all but the last have `part_bytes`. `None`: no part arrived.
     pub(super) async fn store_parts(
         &self,
         object: &Object<'_>,
@@ -121,8 +121,8 @@ impl CheckpointStore {
             (PendingObject::Parts { upload, parts, bytes }, Some(store)) => {
                 match store.0.complete_multipart(object.key, &upload, parts).await {
                     Ok(_) => {}
-                    // It was completed before, and the answer or the record of that was lost. Nothing
-                    // else is ever stored under this key.
+                    // The object was completed before, and the answer or the record of that was lost.
+                    // Nothing else is ever stored under this key.
                     Err(object_store::Error::NotFound { .. }) if self.is_there(object.key, bytes).await? => {}
                     Err(error) => {
                         forget_what_is_gone(object, &error);

@@ -73,7 +73,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// `next`: the buffer of the next part.
+    /// Sends the present part. `next`: the buffer of the next part.
     fn pass(&mut self, next: Vec<u8>) -> io::Result<()> {
         let part = std::mem::replace(&mut self.now, next);
         self.parts.blocking_send(part.into()).map_err(|_| io::Error::other("the store accepts no more parts"))

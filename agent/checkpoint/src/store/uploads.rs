@@ -10,10 +10,10 @@
 //! lines cannot be written, a restarted agent stores those files again.
 //!
 //! `MultipartStore` returns the id of an upload, `put_multipart` does not, and a restarted agent
-//! needs the id to resume the upload. It reads and compresses the file again, which costs the store
-//! nothing, and uploads the parts whose hash is not recorded. Parts are 8 MiB, or larger if the file
-//! would have more than 9,000 of them (S3 allows 10,000). A store that is a directory has no upload
-//! ids: there a file is stored again from its beginning.
+//! needs the id to resume the upload. The agent compresses the file again, which costs the store
+//! nothing, and uploads the parts whose hash is not recorded. Parts are 8 MiB, or larger if the
+//! file would have more than 9,000 of them (S3 allows 10,000). A store that is a directory has no
+//! upload ids: there a file is stored again from its beginning.
 
 use super::FileEntry;
 use parking_lot::Mutex;
@@ -87,14 +87,14 @@ struct Inner {
 }
 
 impl Uploads {
-    /// Opens the record of this token and claim. If the file has the record of another, that is
-    /// discarded, and its uploads count as abandoned.
+    /// Opens the record of this token and claim. The record of another token or claim is discarded,
+    /// and its uploads count as abandoned.
     pub fn open(path: &Path, token: &str, epoch: u64) -> Self {
         let mut inner = Inner { file: None, whole: BTreeMap::new(), begun: BTreeMap::new(), left_over: Vec::new() };
-        let is_its = inner.read(path, token, epoch);
+        let belongs = inner.read(path, token, epoch);
         let mut how = OpenOptions::new();
         let opened = how.create(true).append(true).mode(0o600).open(path).and_then(|mut file| {
-            if !is_its {
+            if !belongs {
                 file.set_len(0)?;
                 write_line(&mut file, &Line::Checkpoint { token: token.to_owned(), epoch })?;
             }
@@ -182,13 +182,13 @@ impl Inner {
         let Ok(file) = File::open(path) else { return false };
         let mut lines = BufReader::new(file.take(BYTES_MAX)).lines().map_while(Result::ok).filter(|line| !line.is_empty());
         let first = lines.next().and_then(|line| serde_json::from_str(&line).ok());
-        let is_its = matches!(first, Some(Line::Checkpoint { token: of, epoch: under }) if of == token && under == epoch);
+        let belongs = matches!(first, Some(Line::Checkpoint { token: of, epoch: under }) if of == token && under == epoch);
         lines.filter_map(|line| serde_json::from_str(&line).ok()).for_each(|line| self.apply(line));
-        if !is_its {
+        if !belongs {
             self.whole.clear();
             std::mem::take(&mut self.begun).into_values().for_each(|begun| self.abandon(begun));
         }
-        is_its
+        belongs
     }
 
     fn apply(&mut self, line: Line) {

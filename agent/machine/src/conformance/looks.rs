@@ -37,8 +37,8 @@ pub(super) fn all(ignored: &[String]) -> Result<Components, LookError> {
     Ok(found.collect())
 }
 
-/// `None`: the file does not exist or is empty, this agent may not read it, or the device has no
-/// answer.
+/// The text of a file; `None`: the file does not exist or is empty, this agent may not read it, or
+/// the device has no answer.
 fn read(path: &Path) -> Result<Option<String>, LookError> {
     match fs::read(path) {
         // Texts of firmware need not be UTF-8.
@@ -66,7 +66,7 @@ fn entries(dir: &Path) -> Result<Vec<PathBuf>, LookError> {
 
 /// Joins the versions of several devices of one kind: how many devices have which version does not
 /// matter.
-fn together(found: BTreeSet<String>) -> Option<String> {
+fn join_versions(found: BTreeSet<String>) -> Option<String> {
     (!found.is_empty()).then(|| found.into_iter().collect::<Vec<_>>().join(", "))
 }
 
@@ -76,7 +76,7 @@ fn gpu_driver(sys: &Path) -> Result<Option<String>, LookError> {
     for driver in ["nvidia", "amdgpu"] {
         found.extend(read(&sys.join("module").join(driver).join("version"))?.map(|version| format!("{driver} {version}")));
     }
-    Ok(together(found))
+    Ok(join_versions(found))
 }
 
 fn nic_firmware(sys: &Path) -> Result<Option<String>, LookError> {
@@ -90,7 +90,7 @@ fn nic_firmware(sys: &Path) -> Result<Option<String>, LookError> {
         let name = nic.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         found.extend(driver_of(&name)?);
     }
-    Ok(together(found))
+    Ok(join_versions(found))
 }
 
 fn bios(sys: &Path) -> Result<Option<String>, LookError> {
@@ -110,7 +110,7 @@ fn bmc(sys: &Path) -> Result<Option<String>, LookError> {
         let maker = read(&device.join("manufacturer_id"))?.unwrap_or_default();
         found.extend(read(&device.join("firmware_revision"))?.map(|version| format!("{maker} {version}").trim().to_owned()));
     }
-    Ok(together(found))
+    Ok(join_versions(found))
 }
 
 /// The kernel's command line without parameters that differ from node to node.

@@ -4,7 +4,7 @@ use lattice_model::conformance::VALUE_BYTES_MAX;
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 
-/// The text on one line; replaced by its hash if it is too long. `None`: nothing is left.
+/// The text on one line, or its hash if the text is too long. `None`: the text is empty.
 pub(super) fn plain(text: &str) -> Option<String> {
     let text = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
     if text.is_empty() {

@@ -2,7 +2,7 @@
 //! system that does not answer.
 //!
 //! A read that hangs in the kernel cannot be interrupted. It has a thread of its own, and no second
-//! one begins for the same file until it has ended.
+//! thread reads the same file until the first has ended.
 
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-/// Bytes of the file that are read: its first line counts.
+/// How many bytes of a file are read, to find its first line.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
 /// Why a file's content is unknown.

@@ -124,7 +124,7 @@ fn machine(expect: Expected) -> Finding {
     if lacking.is_empty() { Finding::Ok } else { Finding::Critical(lacking.join(", ")) }
 }
 
-/// Whether something is mounted there and answers. Hangs if the mount does not answer.
+/// Whether a file system is mounted at `path` and answers. Hangs if it does not answer.
 fn mount(path: &Path) -> Finding {
     match statvfs(path).and_then(|_| is_mount(path)) {
         Ok(true) => Finding::Ok,
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_well_while_little_is_corrected_and_everything_is() {
+    fn memory_is_well_while_few_errors_occur_and_all_are_corrected() {
         let dir = std::env::temp_dir().join(format!("lattice-edac-{}", std::process::id()));
         let mut memory = Memory { window_ms: 1000, controllers: BTreeMap::new(), errors_max: 10 };
         let mut look = |at, controllers: &[(&str, u64, u64)]| {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_must_be_one() {
+    fn a_path_at_which_nothing_is_mounted_is_critical() {
         assert_eq!(mount(Path::new("/proc")), Finding::Ok);
         assert_eq!(mount(Path::new("/")), Finding::Ok);
         assert!(matches!(mount(Path::new("/proc/self")), Finding::Critical(_)));

@@ -1,7 +1,7 @@
 use super::*;
 
 fn event(kind: u32, number: u32, result: i64) -> Event {
-    // SAFETY: all of it is numbers, for which every pattern of bits is a value.
+    // SAFETY: an event consists of numbers, for which every pattern of bits is a value.
     let mut event: Event = unsafe { std::mem::zeroed() };
     (event.kind, event.number, event.result, event.descriptor) = (kind, number, result, libc::AT_FDCWD);
     (event.at_ns, event.pid_tid, event.gid_uid) = (1_500_000_000, 7 << 32 | 8, 100 << 32 | 1000);
