@@ -3,7 +3,7 @@
 //!
 //! A socket keeps the cgroup of the process that made it, whatever happens to that process; a connection that a
 //! listening socket accepts has the listener's cgroup. So the cgroup of a connection's other end shows who was allowed
-//! to make it, before a byte is sent. No search through the descriptors of all processes is needed, which change while
+//! to make it, before a byte is sent. This needs no search through the descriptors of all processes, which change while
 //! they are read.
 
 use nix::sys::socket::{AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recvfrom, send, socket};

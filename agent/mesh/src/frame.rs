@@ -56,7 +56,7 @@ pub enum FrameError {
     Io(#[from] std::io::Error),
 }
 
-/// One encoded message: what goes to several peers is encoded once.
+/// One encoded message: a message to several peers is encoded once.
 #[derive(Clone, Debug)]
 pub struct Frame(Bytes);
 

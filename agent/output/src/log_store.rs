@@ -15,8 +15,8 @@
 //!     lattice-trace-<time>-<node>.jsonl              traces of the cluster, by the agent that was asked
 //! ```
 //!
-//! All keys of an allocation except `metadata.json` contain the epoch: an agent that still writes under a superseded
-//! one does not overwrite newer objects. A head does not replace `metadata.json` of a later epoch.
+//! All keys of an allocation except `metadata.json` contain the epoch, so an agent that still writes under a superseded
+//! epoch overwrites no newer object. A head does not replace `metadata.json` of a later epoch.
 
 mod cluster_trace;
 
@@ -39,9 +39,9 @@ const INDEX_BYTES_MAX: u64 = 64 << 20;
 
 /// Folder of raw measurements and audit records below an allocation's keys.
 const TRACES: &str = "telemetry";
-/// Largest number of such files that is listed for one node.
+/// Largest number of files in it that are listed for one node.
 pub const TRACES_MAX: usize = 100_000;
-/// Largest size of such a file that is read, in bytes, compressed and uncompressed.
+/// Largest size of a file in it that is read, in bytes, compressed and uncompressed.
 const TRACE_BYTES_MAX: u64 = 16 << 20;
 
 /// Why an operation on the store failed.
@@ -159,7 +159,7 @@ impl LogStore {
         Ok(())
     }
 
-    /// The nodes that have stored such files of an allocation, under any of its claims.
+    /// The nodes that have stored such measurements or records of an allocation, under any of its claims.
     pub async fn traced(&self, place: &Place) -> Result<Vec<String>, StoreError> {
         let listed = self.objects.store.list_with_delimiter(Some(&self.key_of(place, TRACES, &[]))).await?;
         let mut nodes: Vec<String> = listed.common_prefixes.iter().filter_map(|below| below.filename()).map(str::to_owned).collect();
@@ -167,7 +167,7 @@ impl LogStore {
         Ok(nodes)
     }
 
-    /// Such files of one node, ordered by time; an error if there are more than `most`.
+    /// These files of one node, ordered by time; an error if there are more than `most`.
     pub async fn traces(&self, place: &Place, node: &str, most: usize) -> Result<Vec<Trace>, StoreError> {
         let prefix = self.key_of(place, TRACES, &[node]);
         let mut listed = self.objects.store.list(Some(&prefix));

@@ -160,8 +160,9 @@ fn not_operator(why: String) -> Status {
 }
 
 impl Api {
-    /// Refuses callers that may not act as operators on this node. An operator's token is accepted, and root of this
-    /// machine, which the kernel identifies, so that no agent need vouch for it; else the roles of the account decide.
+    /// Refuses callers that may not act as operators on this node. An operator's token suffices, and so does being root
+    /// of this machine, which the kernel proves without an agent that vouches; for others, the roles of the account
+    /// decide.
     pub(super) async fn operator_here<T>(&self, request: &Request<T>) -> Result<(), Status> {
         let caller = self.caller(request).await?.outside()?;
         if self.by_token(&caller, request)?.is_some() || self.is_operator_here(&caller) {
@@ -218,8 +219,8 @@ impl Caller {
         }
     }
 
-    /// As whom this agent vouches for the caller towards the agents of nodes, once the caller may act on work of
-    /// `owner`: as the owner, or as root if the caller acts on another's work. Audit records name the caller itself.
+    /// The principal that this agent vouches for towards the agents of nodes, once the caller may act on work of
+    /// `owner`: the owner itself, or root if the work is another's. Audit records name the caller itself.
     pub(super) fn vouched_for(&self, owner: &Principal) -> Principal {
         if self.principal.owns(owner) {
             return self.principal.clone();

@@ -110,7 +110,7 @@ impl Quotas {
         Some(std::mem::take(&mut quota.left_out))
     }
 
-    /// Counts a denial that could not be recorded, though it had a token, with those that it counts.
+    /// Counts a denial that could not be recorded although it had a token, and the denials that its text counts.
     fn leave_out(&mut self, denial: &Denial, now: Instant) {
         let quota = self.of(denial.uid, now);
         quota.left_out = quota.left_out.saturating_add(denial.left_out).saturating_add(1);

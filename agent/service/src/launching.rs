@@ -50,7 +50,7 @@ pub(super) async fn launch(
     check(std::iter::once(&request.argv).chain(programs), &request.env).map_err(|error| Status::invalid_argument(error.to_string()))?;
     let others = request.shape.iter().flat_map(|shape| &shape.programs);
     let what = others.fold(format!("launch {id}: {}", shown(&request.argv)), |text, other| text + " : " + &shown(&other.argv));
-    // A new id: whoever chose the id of a launch could else have another program take the place of the one on record.
+    // A new id: under the launch's id, which the caller chooses, a record might exist already, of another program.
     api.audit_unless_owner(Uuid::new_v4(), &caller.principal, AccessKind::LaunchStarted, &target.access_target(), &what).await?;
     let asked = lattice_api::spec::shape_request(request.shape.as_ref()).map_err(|e| lattice_api::spec::status(&e))?;
     let stdin = request.env.get(STDIN_VARIABLE).map_or(Ok(Stdin::None), |asked| asked.parse());

@@ -164,7 +164,7 @@ impl Shim {
         self.unmap_when_settled(now);
     }
 
-    /// A node has a shim for each allocation, and most of them wait for hours.
+    /// Saves memory: a node has a shim for each allocation, and most shims wait for hours.
     fn unmap_when_settled(&mut self, now: u64) {
         if self.settled_at.is_some_and(|at| at <= now) {
             self.settled_at = None;

@@ -12,7 +12,7 @@ use lattice_telemetry::window::smoothing::Smoothing;
 use lattice_telemetry::window::{History, PROD_MS};
 use std::time::Instant;
 
-/// Utilization below which a GPU counts as idle: asking it costs this much.
+/// Utilization below which a GPU counts as idle: the query itself causes this much.
 const IDLE_UTILIZATION: f64 = 0.01;
 
 /// One reading of an allocation's GPUs.
@@ -108,8 +108,7 @@ impl Devices {
         (has_some || busiest.is_some()).then_some(("gpu", moved))
     }
 
-    /// `None` also if one of its GPUs is silent: services scale by this, and the mean of the others may
-    /// be anything.
+    /// `None` also if one of its GPUs is silent: services scale by this, and the mean of the others may be far off.
     fn mean_utilization(&self) -> Option<f64> {
         let (all, held) = (self.all(|load| load.utilization), self.newest.as_ref()?.held);
         (held > 0 && all.len() == held).then(|| all.iter().sum::<f64>() / all.len() as f64)

@@ -85,7 +85,7 @@ impl Lines {
         self.all = false;
     }
 
-    /// The pieces that can be given out now, with the times at which they were written by the
+    /// The pieces that can be given out now, with the times of writing that follow from the
     /// segment's `samples`: a line counts as written at the time of its end.
     pub fn take(&mut self, stream: Stream, samples: &[(u64, u64)]) -> Vec<(u64, LogItem)> {
         if self.behind_line {

@@ -1,8 +1,8 @@
 //! `POST /allocations/{id}/tasks`: starts ranks inside a running allocation, and follows them as events. `DELETE
 //! /allocations/{id}/launches/{launch}` ends a launch.
 //!
-//! The launch goes on when its client disconnects. The same request with the same `Idempotency-Key` and the last id as
-//! `Last-Event-ID` follows it again, and no rank is started twice.
+//! The launch continues when its client disconnects. The same request with the same `Idempotency-Key` and the last id
+//! as `Last-Event-ID` follows it again, and no rank is started twice.
 
 use super::events::{self, Message};
 use super::output::OutputJson;
