@@ -30,7 +30,8 @@ pub(crate) const PUBLISHED_HEADER_BYTES: usize = 6;
 const DIRECTORY: u32 = 0;
 /// Largest number of requests in one call.
 const ASKS_MAX: usize = 256;
-/// Largest total size of the names and values in one call, in bytes; a single larger request is allowed.
+/// Largest total size of the names and values in one call, in bytes; a single larger request is
+/// allowed.
 const ASKS_BYTES_MAX: usize = 256 * 1024;
 /// Largest total size of the answers to one call that a caller expects, in bytes; well below [`BODY_BYTES_MAX`], beyond
 /// which agents would not carry the answer.
@@ -225,8 +226,9 @@ impl Directory {
         }
     }
 
-    /// Refuses a value that would make the answer too long to be carried: without an answer, the caller would repeat
-    /// its call for ever. A caller that keeps the bounds never asks for so much.
+    /// Refuses a value that would make the answer too long to be carried: without an answer, the
+    /// caller would repeat its call for ever. A caller that keeps the bounds never asks for so
+    /// much.
     fn decide_all(&mut self, asks: Vec<Ask>) -> Vec<Answered> {
         let mut bytes_left = BODY_BYTES_MAX - (ASKS_MAX + 1) * ANSWER_HEADER_BYTES;
         let decide = |ask| match self.decide(ask) {

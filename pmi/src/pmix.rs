@@ -164,8 +164,8 @@ fn decode_published(key: String, bytes: &[u8]) -> Option<Published> {
     Some(Published { key, rank, data_type, value: value.to_vec() })
 }
 
-/// Requests for data that ranks put, made before any fence. Each is repeated to the node that has the rank, until that
-/// node answers.
+/// Requests for data that ranks put, made before any fence. Each is repeated to the node that has
+/// the rank, until that node answers.
 #[derive(Debug)]
 struct Modex {
     part: u32,

@@ -8,9 +8,9 @@
 //!
 //! The shim's loop never touches a file of the user itself, so a file system that hangs stops only the thread. The loop
 //! waits for the thread when work begins, because work does not begin without its files, and when work has ended,
-//! because its end is reported once its files are complete. It waits at most [`STALL_MAX`] without progress, and at most
-//! the grace of work that is being ended; after that, not again until the thread has answered. While work may run, half
-//! of the run lease is left for the loop to extend it. When the shim is killed, the copies end; the logs stay.
+//! because its end is reported once its files are complete. It waits at most [`STALL_MAX`] without progress, and at
+//! most the grace of work that is being ended; after that, not again until the thread has answered. While work may run,
+//! half of the run lease is left for the loop to extend it. When the shim is killed, the copies end; the logs stay.
 
 pub mod copier;
 mod opening;

@@ -1,7 +1,7 @@
-//! Where other nodes are. An agent of role `api` has every node in its view. Every agent has by
-//! gossip where the others are. The quorum is asked about a node that neither knows, or that gossip
-//! sees Down. While it is unreachable, the last address in gossip and in the stored list of peers is
-//! used.
+//! Where other nodes are. An agent of role `api` has every node in its view. Every agent learns the
+//! others' addresses from gossip. The quorum is asked about a node that neither knows, or that
+//! gossip sees Down. While the quorum is unreachable, the last address in gossip or in the stored
+//! list of peers is used.
 
 use crate::cluster::Cluster;
 use crate::nodes_asked;

@@ -9,9 +9,9 @@
 //!
 //! **After a recovery from a backup** the quorum's ring may be older than the key that the agents
 //! seal with. Gossip among them must not stop: an agent whose sealing key is newer than the ring's
-//! keys continues to seal with it, and also opens with the ring's keys, until a rotation has brought
-//! all agents to the ring's next key. A key older than the ring's oldest one was retired by all
-//! agents and is dropped.
+//! keys continues to seal with it, and also opens with the ring's keys, until a rotation has
+//! brought all agents to the ring's next key. A key older than the ring's oldest one was retired by
+//! all agents and is dropped.
 
 use crate::Membership;
 use lattice_agent_common::files;

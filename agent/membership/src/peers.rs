@@ -1,9 +1,9 @@
 //! Last known addresses of other nodes, on disk: an agent that starts while it cannot reach the
 //! quorum finds some peers, and through them the quorum.
 //!
-//! An agent of role `api` has all addresses in its view. An agent of role `node` asks the quorum for nodes chosen at
-//! random, until enough nodes on its list are alive: they fill the list, or are all that gossip sees alive. It joins
-//! gossip through each node of an answer.
+//! An agent of role `api` has all addresses in its view. An agent of role `node` asks the quorum
+//! for nodes chosen at random, until enough nodes on its list are alive: they fill the list, or are
+//! all that gossip sees alive. It joins gossip through each node of an answer.
 
 use crate::cluster::Cluster;
 use crate::{Ask, Membership, nodes_asked};

@@ -1,6 +1,6 @@
-//! Serves requests of other agents over the mesh. [`lattice_registry::access`] has the table of who may open which
-//! stream; it is checked here, before anything is done for a stream. What a user may do is checked in the code that
-//! also answers this node's own users.
+//! Serves requests of other agents over the mesh. [`lattice_registry::access`] has the table of who
+//! may open which stream; it is checked here, before anything is done for a stream. What a user may
+//! do is checked in the code that also answers this node's own users.
 //!
 //! | task | ends | queues |
 //! |---|---|---|
@@ -10,7 +10,8 @@
 //! | a terminal session; `work.attach_max_concurrent` limits those of a user | with its program, or with its caller | input and output 16 each |
 //! | two per terminal on another node | with the session | the same |
 //!
-//! Tasks of streams are in [`serve`]'s `JoinSet`, all others in `Handles::tasks` of `lattice_allocation`.
+//! Tasks of streams are in [`serve`]'s `JoinSet`, all others in `Handles::tasks` of
+//! `lattice_allocation`.
 
 pub mod context;
 pub mod diagnosis;
@@ -102,8 +103,9 @@ pub enum LaunchRefused {
     FindLastNumber(#[from] JoinError),
 }
 
-/// Serves incoming streams: new ones until `stop`, the open ones until each ends or this is dropped. It must be dropped
-/// only once the mesh is closed: a peer may mistake a stream that just ends for a complete answer.
+/// Serves incoming streams: new ones until `stop`, the open ones until each ends or this is
+/// dropped. It must be dropped only once the mesh is closed: a peer may mistake a stream that just
+/// ends for a complete answer.
 pub async fn serve(context: Shared, mut incoming: mpsc::Receiver<Incoming>, stop: CancellationToken) {
     let mut streams = JoinSet::new();
     let first_frames = Arc::<FirstFrames>::default();

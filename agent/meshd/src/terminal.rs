@@ -57,7 +57,8 @@ const SUSPENDED_WAIT: Duration = Duration::from_secs(1);
 /// The exit code that a shell reports for a program that got SIGHUP.
 const HANGUP_EXIT_CODE: i32 = 128 + 1;
 
-/// Both ends of a session, for the task that connects it to its caller. Dropping either end hangs up the session.
+/// Both ends of a session, for the task that connects it to its caller. Dropping either end hangs
+/// up the session.
 pub struct Ends {
     pub keyboard: mpsc::Sender<ToTerminal>,
     pub screen: mpsc::Receiver<FromTerminal>,
@@ -357,7 +358,8 @@ async fn closed(run_state: &mut watch::Receiver<RunState>, short: &str) -> Strin
 async fn preempted(context: Shared, share: Arc<DesiredShare>) -> Option<String> {
     let (allocation, epoch) = (share.allocation, share.epoch);
     share.spec.checkpoint?;
-    // The head knows before the quorum does; the other nodes end the work because the quorum suspended it.
+    // The head knows before the quorum does; the other nodes end the work because the quorum
+    // suspended it.
     let order = {
         let view = context.work.view.borrow();
         let local = view.locals.iter().find(|local| (local.share.allocation, local.share.epoch) == (allocation, epoch));

@@ -1,4 +1,4 @@
-//! What an agent answers to others over its mesh, and to whom. The test is those others, and the
+//! What an agent answers to others over its mesh, and to whom. The test plays those others, and the
 //! tasks of the allocations on this node.
 
 use super::*;
@@ -331,7 +331,7 @@ async fn a_request_of_another_epoch_finds_nothing() {
     let gone = format!("allocation {} is not running on this node", id(1).short());
     let attach = format!("allocation {} is not running on node {ME}", id(1).short());
     for epoch in [1, 3] {
-        // Its entry point is left out: it waits for the epoch to come.
+        // The request about the entry point is left out: it waits for the epoch to come.
         let mut requests = requests(OWNER, epoch);
         requests.pop();
         let want = [&gone, &gone, &gone, &gone, &gone, &gone, &gone, &gone, "NotHere", &attach];
@@ -456,7 +456,7 @@ async fn a_launch_begins_once_on_its_head_and_its_end_says_how_each_rank_ended()
     let ended = items.recv().await;
     assert!(matches!(ended, Some(LaunchItem::Ended { code: 3, .. })), "{ended:?}");
     assert_eq!(items.recv().await, None);
-    // Its id is its own: another allocation of the same owner does not find it.
+    // Another allocation of the same owner does not find the launch by its id.
     let other = agent.holds(3, |share| share.nodes = share.nodes[..1].to_vec().into());
     other.senders.run_state.send_replace(RunState::Running);
     let refused = begin(&agent.context, &launch_open(OWNER, 3, 2)).await.unwrap_err().to_string();

@@ -67,11 +67,11 @@ use uuid::Uuid;
 
 /// Interval between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// A look at one allocation gives no rates if it took longer than this share of the time since the look before it: its
-/// numbers are not of one moment.
+/// A look at one allocation gives no rates if it took longer than this share of the time since the
+/// look before it: its numbers are not of one moment.
 const BLUR_MAX: f64 = 0.1;
-/// Most allocations that are measured, and most ended ones whose numbers are still exported. A metric counts the
-/// allocations that are not measured.
+/// Most allocations that are measured, and most ended ones whose numbers are still exported. A
+/// metric counts the allocations that are not measured.
 const ALLOCATIONS_MAX: usize = 512;
 /// How far back this agent's own numbers go, for `lattice top`.
 pub const DURATION_MAX: Duration = Duration::from_secs(3600);

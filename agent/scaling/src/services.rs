@@ -24,8 +24,7 @@ pub struct Service {
 /// How many services are in which state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct States {
-    /// Services that scale by themselves, and whose metric has had no value for some looks in a
-    /// row.
+    /// Services that scale by themselves, without a value of the metric for some looks in a row.
     pub missing: u64,
     /// Other such services, whose number of replicas goes up and down all the time.
     pub oscillating: u64,

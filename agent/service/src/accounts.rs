@@ -180,7 +180,7 @@ fn subject(name: &SubjectName) -> Result<Option<Subject>, Status> {
     Ok(user.map(|user| Subject::User { name: user.name, uid: user.uid.as_raw() }))
 }
 
-/// According to getpwuid_r(3) and getgrnam_r(3), these errors mean that there is none.
+/// According to getpwuid_r(3) and getgrnam_r(3), these errors mean that there is no such account or group.
 fn found<T>(answer: nix::Result<Option<T>>) -> nix::Result<Option<T>> {
     match answer {
         Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => Ok(None),

@@ -100,7 +100,8 @@ fn similar<'a>(text: &str, steps: &[NamedStep<'a>]) -> Option<&'a str> {
     nearest(text, steps.iter().map(|step| step.name).take_while(is_compared))
 }
 
-/// Checks the sizes of names and references: a graph is examined as a whole only if all are allowed.
+/// Checks the sizes of names and references: a graph is examined as a whole only if all are
+/// allowed.
 ///
 /// # Errors
 /// A step's name, or a text that it depends on, is too long; or it depends on too many.
@@ -130,8 +131,8 @@ fn path(steps: &[String]) -> String {
     shown.join(" -> ")
 }
 
-/// Orders the steps so that each follows those that it depends on, and otherwise as written. A reference to something
-/// that is no step is ignored.
+/// Orders the steps so that each follows those that it depends on, and otherwise as written. A
+/// reference to something that is no step is ignored.
 ///
 /// # Errors
 /// All faults: bad names, names of several steps, and the steps of each of the first cycles.
@@ -159,8 +160,9 @@ pub fn order(steps: &[NamedStep<'_>]) -> Result<Vec<usize>, Vec<GraphFault>> {
     if faults.is_empty() { Ok(order) } else { Err(faults) }
 }
 
-/// Orders the numbers so that each follows its parents, the smallest first. Also returns cycles, each from its smallest
-/// number on; at most [`CYCLES_MAX`], and none that shares numbers with an earlier one.
+/// Orders the numbers so that each follows its parents, the smallest first. Also returns cycles,
+/// each from its smallest number on; at most [`CYCLES_MAX`], and none that shares numbers with an
+/// earlier one.
 fn sort(parents: &[BTreeSet<usize>]) -> (Vec<usize>, Vec<Vec<usize>>) {
     let mut children: Vec<Vec<usize>> = vec![Vec::new(); parents.len()];
     let mut missing: Vec<usize> = parents.iter().map(BTreeSet::len).collect();
@@ -192,8 +194,8 @@ fn sort(parents: &[BTreeSet<usize>]) -> (Vec<usize>, Vec<Vec<usize>>) {
     }
 }
 
-/// A cycle among the numbers `left`, each of which has a parent among them: walks from `from` to such a parent, again
-/// and again.
+/// A cycle among the numbers `left`, each of which has a parent among them: walks from `from` to
+/// such a parent, again and again.
 fn cycle_before(from: usize, parents: &[BTreeSet<usize>], left: &BTreeSet<usize>) -> Vec<usize> {
     let (mut walked, mut places) = (Vec::new(), BTreeMap::new());
     let mut now = from;

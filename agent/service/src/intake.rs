@@ -7,9 +7,10 @@
 //!                                                                  └─ waits if exhausted  └─ 10 s for a message ┘
 //! ```
 //!
-//! The bytes of a message are reserved before its first frame goes to the decoder, which buffers the message until it
-//! is complete. They are released when the call is answered; in a stream of messages, when the handler asks for the
-//! next. Frames that wait stay in the connection's flow-control window.
+//! The bytes of a message are reserved before its first frame goes to the decoder, which buffers
+//! the message until it is complete. They are released when the call is answered; in a stream of
+//! messages, when the handler asks for the next. Frames that wait stay in the connection's
+//! flow-control window.
 
 use super::connections::Peer;
 use crate::user_shares::UserShares;

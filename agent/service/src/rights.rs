@@ -105,7 +105,7 @@ impl Api {
         Ok(self.as_it_counts(caller, self.standing_of_account(caller).await?))
     }
 
-    /// As [`Self::standing`], and with those of these tenants that are closed to the caller.
+    /// As [`Self::standing`], also with those of `tenants` that are closed to the caller.
     pub(super) async fn standing_about(&self, caller: &Caller, tenants: BTreeSet<String>) -> Result<Standing, Status> {
         Ok(self.as_it_counts(caller, self.ask_standing(caller, tenants).await?))
     }

@@ -108,7 +108,8 @@ impl Devices {
         (has_some || busiest.is_some()).then_some(("gpu", moved))
     }
 
-    /// `None` also if one of its GPUs is silent: services scale by this, and the mean of the others may be far off.
+    /// `None` also if one of its GPUs is silent: services scale by this, and the mean of the others
+    /// may be far off.
     fn mean_utilization(&self) -> Option<f64> {
         let (all, held) = (self.all(|load| load.utilization), self.newest.as_ref()?.held);
         (held > 0 && all.len() == held).then(|| all.iter().sum::<f64>() / all.len() as f64)

@@ -228,7 +228,7 @@ fn lines_of_an_audit_wait_for_the_disk_in_order_and_those_beyond_the_bound_count
     let large = line(3, &"x".repeat(pending::PENDING_BYTES_MAX - 200));
     assert!(recorder.take_lines(key(), 3, 10, large) && !recorder.take_lines(key(), 4, 5, line(4, &"y".repeat(200))));
     assert_eq!(recorder.kept(key()), Some(TraceCounts { points: 0, lost: 5 }));
-    // Where no more events may wait, a mark does.
+    // A mark may wait where no more events may.
     assert!(recorder.take_mark(key(), 5, line(5, &"z".repeat(200))));
     assert_eq!(recorder.events_pending(), 13);
     recorder.retry(6);

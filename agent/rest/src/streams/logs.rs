@@ -123,7 +123,7 @@ enum Format {
 }
 
 impl Format {
-    /// The first one that the client accepts. Without a preference: events of output that is followed, else lines of JSON.
+    /// The first one that the client accepts. Without a preference: events if output is followed, else JSON lines.
     fn accepted(headers: &HeaderMap, follow: bool) -> Result<Self, Problem> {
         let usual = if follow { Self::Events } else { Self::Lines };
         let mut accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).peekable();
