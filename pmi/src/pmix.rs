@@ -678,7 +678,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bridge_that_goes_ends_the_launch_of_those_in_it_alone() {
+    fn a_lost_bridge_ends_a_launch_only_if_its_ranks_use_pmix() {
         let mut server = PmixServer::new(&[0], vec![0], 0);
         assert_eq!(act(&mut server, PmixEvent::BridgeLost { why: "it ended" }), []);
         receive(&mut server, FromBridge::Joined { rank: 0 });
@@ -736,7 +736,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_keys_those_that_are_there_are_found() {
+    fn of_several_keys_the_existing_ones_are_found() {
         let mut server = PmixServer::new(&[0], vec![0], 0);
         let published = Published { key: "a".to_owned(), rank: 0, data_type: 3, value: b"1".to_vec() };
         receive(&mut server, FromBridge::Ask { id: 1, question: Question::Publish(published.clone()) });

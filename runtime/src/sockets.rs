@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn who_listens_and_who_accepts_are_told() {
+    fn the_kernel_reports_who_listens_and_who_accepts() {
         let own = Some(nix::unistd::geteuid().as_raw());
         for address in ["127.0.0.1:0", "0.0.0.0:0", "[::]:0"] {
             let listens = TcpListener::bind(address).unwrap();

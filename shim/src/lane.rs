@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thousand_is_done_when_none_of_it_waits_or_runs() {
+    fn a_thousand_tasks_are_done_when_none_of_them_waits_or_runs() {
         let mut lane = lane([998, 1000, 2500]);
         let of = |lane: &Lane| [1, 2, 3].map(|launch| lane.has_tasks_of(launch));
         assert_eq!(of(&lane), [true; 3]);

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn while_the_quorum_is_away_gossip_and_then_the_stored_peers_tell_where_a_node_is() {
+    async fn while_the_quorum_is_away_gossip_and_then_the_stored_peers_give_a_nodes_address() {
         let dir = std::env::temp_dir().join(format!("lattice-directory-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(&dir).unwrap();

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recovered_quorums_older_ring_takes_nobody_s_key_away_before_the_next_one_seals() {
+    fn a_recovered_quorums_older_ring_keeps_the_sealing_key_until_the_next_key_seals() {
         for oldest in [0, 1] {
             let mut now = ring(1, 50, &[2], 2);
             now = now.followed_by(ring(9, 5, &[oldest, 9], oldest));

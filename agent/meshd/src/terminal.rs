@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_that_was_written_before_the_end_is_shown_before_it_and_much_is_typed_whole() {
+    async fn output_before_the_end_is_shown_before_it_and_long_input_is_typed_whole() {
         let mut bench = bench();
         let mut child = begin(&mut bench, "stty raw; echo go; head -c 400000 | wc -c; seq 1 40000").await;
         // A terminal that is not yet raw would cut input without a line end.

@@ -287,7 +287,7 @@ async fn ended_work_is_for_agents_that_may_vouch_and_an_agent_without_a_store_sa
 }
 
 #[tokio::test]
-async fn an_agent_of_the_allocations_nodes_may_ask_what_goes_on_but_begins_and_ends_nothing() {
+async fn an_agent_of_the_allocations_nodes_may_ask_about_the_work_but_begins_and_ends_nothing() {
     let agent = Agent::new();
     let held = agent.holds(1, |_| {});
     held.senders.run_state.send_replace(RunState::Ending);
@@ -300,7 +300,7 @@ async fn an_agent_of_the_allocations_nodes_may_ask_what_goes_on_but_begins_and_e
 }
 
 #[tokio::test]
-async fn nobody_but_the_owner_is_answered_and_root_gets_a_terminal_by_an_agent_that_may_vouch_for_it_alone() {
+async fn only_the_owner_is_answered_and_root_gets_a_terminal_only_by_an_agent_that_may_vouch_for_it() {
     let agent = Agent::new();
     let held = agent.holds(1, |_| {});
     held.senders.run_state.send_replace(RunState::Ending);
@@ -403,7 +403,7 @@ async fn a_request_for_too_many_metrics_is_refused() {
 }
 
 #[tokio::test]
-async fn a_user_has_so_many_terminals_and_no_more() {
+async fn a_users_terminals_are_limited() {
     let agent = Agent::new();
     let held = agent.holds(1, |_| {});
     held.senders.run_state.send_replace(RunState::Ending);

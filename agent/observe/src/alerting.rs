@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_is_suspect_where_it_has_no_launch_and_what_hangs_stays_so_until_something_is_known() {
+    fn a_script_without_launches_is_a_suspect_and_an_unknown_verdict_clears_no_hang() {
         let mut alerts = Alerts::default();
         let part = |launch, used_us| Part { launch, used_us, processes: 1 };
         let of = |parts: &[Part]| Parts { all: parts.to_vec(), cut: false };

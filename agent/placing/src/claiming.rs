@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_goes_on_behind_work_that_a_limit_keeps_off_and_claims_nothing_else_under_that_limit() {
+    fn work_over_a_limit_does_not_block_its_queue_and_nothing_else_under_that_limit_is_claimed() {
         let view = cluster((0..400).map(|n| of_user(n, if n % 2 == 0 { 1 } else { 2 }, "")).collect());
         let mut claiming = claims(&view, 1);
         // The first ten of user 1 may run.
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_goes_on_behind_work_that_waits_for_other_work_now() {
+    fn work_that_waits_for_other_work_does_not_block_its_queue() {
         let view = cluster(vec![pending(1, ""), pending(2, ""), pending(3, "")]);
         let mut claiming = claims(&view, 1);
         let awaits = || Refusal::AwaitsOthers { id: id(1), what: "waits for 2 (x) to leave its nodes".into() };

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_state_that_was_forgotten_or_of_which_a_plan_broke_is_not_used_again() {
+    async fn a_state_is_not_used_again_after_it_was_forgotten_or_its_plan_broke() {
         let (mut kept, view) = (Kept::default(), view());
         plan(&mut kept, &view).await;
         kept.forget();

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_body_says_wins_over_the_script_and_nothing_is_dropped_in_silence() {
+    fn the_body_wins_over_the_script_and_nothing_is_dropped_silently() {
         let text = "#!/bin/sh\n#SBATCH --job-name=of-the-script --export=ALL\n";
         let named = |value: Value| allocation(body(value)).unwrap();
         let by_body = named(json!({ "name": "of-the-body", "script": text }));

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_takes_longer_than_the_interval_is_never_one_of_two() {
+    fn a_look_that_takes_longer_than_the_interval_never_overlaps_another() {
         let mut trial = Trial::new();
         trial.follow(&[(1, 4)]);
         assert_eq!(trial.run(40, 10), at(&[2, 12, 22, 32], 1));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_that_are_due_those_that_have_waited_longest_come_first() {
+    fn of_many_due_services_the_longest_waiting_come_first() {
         let mut trial = Trial::new();
         trial.follow(&[(9, 2)]);
         trial.second = 1;

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_larger_than_any_graph_is_refused_before_it_is_looked_at() {
+    fn sizes_beyond_the_limits_are_refused() {
         let checked = |of: &[(&str, &[&str])]| check_sizes(&steps(of)).map_err(|fault| fault.to_string());
         let (long, longer) = ("x".repeat(128), "x".repeat(129));
         let most = vec!["a"; DEPENDENCIES_MAX];

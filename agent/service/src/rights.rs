@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn without_granted_roles_root_stays_and_tenants_that_one_administers_are_closed() {
+    fn without_granted_roles_root_remains_and_administered_tenants_are_closed() {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<std::collections::BTreeSet<_>>();
         // The tenant `open` has no members.
         let admin_of = names(&["open", "biology", "physics"]);

@@ -197,7 +197,7 @@ mod tests {
     use lattice_model::{Drain, ReplicaOf, Scaling, TaskGroup, Timestamp, test_builders};
 
     #[test]
-    fn a_held_group_says_that_its_lanes_go_on() {
+    fn a_held_group_says_that_its_lanes_still_run() {
         let mut group = Allocation { held: true, ..test_builders::allocation(AllocationId(uuid::Uuid::from_u128(1 << 96))) };
         test_builders::spec_of(&mut group).tasks = Some(Box::new(TaskGroup::parse("0-9").unwrap()));
         let text = |group: &Allocation| status_message(group, &Cluster::default());

@@ -82,7 +82,7 @@ fn memory_without_processors_is_behind_cxl_where_there_is_a_cxl_region() {
 }
 
 #[test]
-fn only_processors_that_may_be_used_are_there() {
+fn only_allowed_processors_are_listed() {
     let recorded = Recorded::two_sockets("some");
     let cpu = discover(&recorded.files(), &[1, 4, 5].into(), &[]).topology.cpu;
     assert_eq!(cpu.cores.iter().map(|c| c.cpus.clone()).collect::<Vec<_>>(), [vec![1], vec![4, 5]]);

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn one_busy_gpu_at_one_look_moves_its_work_and_of_a_silent_one_nobody_knows() {
+    fn one_busy_gpu_at_one_look_moves_its_work_and_a_silent_gpu_makes_that_unknown() {
         let (mut devices, begun) = (Devices::new(), Instant::now());
         let look = |devices: &mut Devices, second, busy: &[f64]| {
             let gpus = busy.iter().map(|busy| gpu("A", *busy, 0, 0.0)).collect();

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_lines_go_out_and_the_rest_when_it_is_all() {
+    fn whole_lines_are_given_out_and_the_rest_when_everything_is_requested() {
         let mut l = Lines::at(at(100));
         l.push(b"one\ntwo\nthr".to_vec());
         assert_eq!(texts(l.take(OUT, &[])), [("one\ntwo\n".to_owned(), 108)]);

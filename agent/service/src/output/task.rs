@@ -68,9 +68,9 @@ pub(super) async fn logs(
     let states = tasks::states(api, group.id, WhichTasks::One(ordinal), false).await?;
     let former = wanted_lane(index, &states.places, &request)?;
     let slot = log_stream(api, caller.principal.uid)?;
-    let whose = AccessTarget { allocation: group.id, owner: &group.owner, node: None };
+    let accessed = AccessTarget { allocation: group.id, owner: &group.owner, node: None };
     let what = format!("the output of task {index}{}", if request.follow { ", and what follows" } else { "" });
-    api.audit_unless_owner(Uuid::new_v4(), &caller.principal, AccessKind::LogsRead, &whose, &what).await?;
+    api.audit_unless_owner(Uuid::new_v4(), &caller.principal, AccessKind::LogsRead, &accessed, &what).await?;
     let has_ended = tasks::state(&states, index, ordinal)?.has_ended();
     let user = caller.vouched_for(&group.owner);
     let task = Task { api: api.clone(), group: group.id, index, ordinal, request, streams, user };
