@@ -57,7 +57,7 @@ pub enum CgroupError {
         path: PathBuf,
         /// What was being done.
         doing: &'static str,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },

@@ -45,7 +45,7 @@ pub enum Mismatch {
     Lookup {
         /// The account's name.
         name: String,
-        /// What the lookup said.
+        /// The lookup's error.
         errno: Errno,
     },
 }

@@ -105,7 +105,7 @@ impl Frame {
     }
 }
 
-/// A frame of which only the header has been read.
+/// A frame whose header has been read, and not its body.
 #[derive(Debug)]
 pub struct Announced {
     /// Bytes that follow.

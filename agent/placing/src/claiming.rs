@@ -128,7 +128,7 @@ enum Limit {
 }
 
 impl Limit {
-    /// The limit because of which a claim for this allocation was refused. `None`: it was another reason.
+    /// The limit that a refused claim for this allocation would exceed. `None`: the refusal has another reason.
     fn of(refusal: &Refusal, allocation: &Allocation) -> Option<Self> {
         match refusal {
             Refusal::OverUserLimit { .. } => Some(Self::User(allocation.owner.uid)),

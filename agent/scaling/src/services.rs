@@ -130,7 +130,7 @@ pub mod tests {
         format!("00000000-0000-4000-8000-{n:012x}").parse().unwrap()
     }
 
-    /// A service of which something has run, with two to six replicas.
+    /// A service that has run, with two to six replicas.
     pub fn service(n: u64, metric: &str) -> Allocation {
         let mut record = test_builders::allocation(id(n));
         let metric: ScaleMetric = metric.parse().unwrap();

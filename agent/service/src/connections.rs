@@ -103,7 +103,7 @@ pub struct NetworkPeer {
     pub principal: Principal,
     /// What the token opens.
     pub scopes: Scopes,
-    /// The tenants of which the token makes the account a member.
+    /// The tenants that the token makes the account a member of.
     pub tenants: BTreeSet<String>,
     /// How the caller proved who it is.
     pub authentication: Authentication,

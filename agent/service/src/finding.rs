@@ -22,7 +22,7 @@ impl Api {
     pub(super) async fn allocation(&self, caller: &Caller, key: &str) -> Result<Allocation, Status> {
         let (allocation, task) = self.allocation_or_task(caller, key).await?;
         match task {
-            // Another user's work is not described to whoever guesses its number.
+            // Another user's work is not described to a caller that guesses its number.
             Some(index) => {
                 self.check(caller, &allocation).await?;
                 Err(names_a_task(&allocation, key, index))

@@ -44,7 +44,7 @@ pub(super) struct Admitted {
 }
 
 impl NetworkCallers {
-    /// `streams` counts the streams of each account, of which it may have `streams_max`.
+    /// `streams` counts the streams of each account, at most `streams_max`.
     pub(super) fn new(streams: UserQuota, streams_max: usize, revocations: Revocations) -> Self {
         Self { streams, streams_max, revocations }
     }

@@ -136,7 +136,7 @@ impl Api {
         )
     }
 
-    /// The hint of a refusal for want of a role; empty where roles of the account count.
+    /// The hint of a refusal for lack of a role; empty if roles of the account count.
     pub(super) fn roles_hint(&self, caller: &Caller) -> String {
         self.why_roles_do_not_count(caller).map_or_else(String::new, |why| format!("\nhint: {why}"))
     }

@@ -40,7 +40,7 @@ pub enum FilterError {
     Refused {
         /// What was being done.
         doing: &'static str,
-        /// What it said.
+        /// The system's error.
         errno: Errno,
     },
     /// The kernel accepted the program, but the cgroup has none.
