@@ -24,13 +24,14 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Largest size of a value published over PMIx, in bytes.
 pub(crate) const PUBLISHED_BYTES_MAX: usize = 64 * 1024;
-/// Size of its header, in bytes: its rank and its type.
+/// Size of such a value's header, in bytes: its rank and its type.
 pub(crate) const PUBLISHED_HEADER_BYTES: usize = 6;
 /// The part that has the directory.
 const DIRECTORY: u32 = 0;
 /// Largest number of requests in one call.
 const ASKS_MAX: usize = 256;
-/// Largest total size of their names and values in bytes; a single larger request is allowed.
+/// Largest total size of the names and values in one call, in bytes; a single larger request is
+/// allowed.
 const ASKS_BYTES_MAX: usize = 256 * 1024;
 /// Largest total size of the answers to one call that a caller expects, in bytes; well below [`BODY_BYTES_MAX`], beyond
 /// which agents would not carry the answer.
@@ -39,7 +40,7 @@ const ANSWERS_BYTES_MAX: usize = 3 * 1024 * 1024;
 const ANSWER_HEADER_BYTES: usize = 32;
 /// Largest number of requests waiting on one node.
 const WAITING_MAX: usize = 1 << 14;
-/// Largest total size of their names and values, in bytes.
+/// Largest total size of the names and values in waiting requests, in bytes.
 const WAITING_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// A request to the directory.
@@ -69,7 +70,7 @@ impl Ask {
         }
     }
 
-    /// The size that its answer may have, in bytes.
+    /// The largest size of the answer, in bytes.
     fn answer_bytes_max(&self, service: Service) -> usize {
         let value_bytes_max = match (self, service) {
             (Self::Publish { .. } | Self::Unpublish { .. }, _) => 0,
@@ -225,8 +226,9 @@ impl Directory {
         }
     }
 
-    /// A value with which the answer would be too long to be carried is refused: without an answer, the caller would
-    /// repeat its call for ever. A caller that keeps the bounds never asks for so much.
+    /// Refuses a value that would make the answer too long to be carried: without an answer, the
+    /// caller would repeat its call for ever. A caller that keeps the bounds never asks for so
+    /// much.
     fn decide_all(&mut self, asks: Vec<Ask>) -> Vec<Answered> {
         let mut bytes_left = BODY_BYTES_MAX - (ASKS_MAX + 1) * ANSWER_HEADER_BYTES;
         let decide = |ask| match self.decide(ask) {

@@ -164,8 +164,8 @@ fn decode_published(key: String, bytes: &[u8]) -> Option<Published> {
     Some(Published { key, rank, data_type, value: value.to_vec() })
 }
 
-/// Data that ranks put, requested before any fence: requested from the node that has the rank,
-/// repeatedly until it answers.
+/// Requests for data that ranks put, made before any fence. Each is repeated to the node that has
+/// the rank, until that node answers.
 #[derive(Debug)]
 struct Modex {
     part: u32,
@@ -357,7 +357,7 @@ impl PmixServer {
         }
     }
 
-    /// A finalize that arrived before counts.
+    /// A finalize that arrived earlier counts.
     fn lost_at_end(&mut self, rank: u32, out: &mut Vec<PmixAction>) {
         if self.ranks.iter().any(|local| local.rank == rank && local.phase == Phase::Joined) {
             self.set_phase(rank, Phase::Lost, out);
@@ -380,8 +380,8 @@ impl PmixServer {
         }
     }
 
-    /// Whether a rank that ended with code 0 may have sent a finalize that has not arrived yet: the
-    /// rank does not wait for an answer to it for ever.
+    /// Whether a rank that ended with code 0 may have sent a finalize that has not arrived yet: a
+    /// rank does not wait for ever for the answer to a finalize.
     pub fn may_have_finalized(&self, local: u32) -> bool {
         self.ranks.get(local as usize).is_some_and(|local| local.phase == Phase::Joined) && !self.aborted
     }
@@ -678,7 +678,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bridge_that_goes_ends_the_launch_of_those_in_it_alone() {
+    fn a_lost_bridge_ends_a_launch_only_if_its_ranks_use_pmix() {
         let mut server = PmixServer::new(&[0], vec![0], 0);
         assert_eq!(act(&mut server, PmixEvent::BridgeLost { why: "it ended" }), []);
         receive(&mut server, FromBridge::Joined { rank: 0 });
@@ -736,7 +736,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_keys_those_that_are_there_are_found() {
+    fn of_several_keys_the_existing_ones_are_found() {
         let mut server = PmixServer::new(&[0], vec![0], 0);
         let published = Published { key: "a".to_owned(), rank: 0, data_type: 3, value: b"1".to_vec() };
         receive(&mut server, FromBridge::Ask { id: 1, question: Question::Publish(published.clone()) });

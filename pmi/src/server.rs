@@ -605,7 +605,7 @@ fn answer(local: u32, answer: Answer, out: &mut Vec<Action>) {
     out.push(Action::Send { local, bytes: answer.bytes() });
 }
 
-/// What a rank did whose line does not end.
+/// A rank sent a line that does not end.
 #[derive(Debug, Error)]
 #[error("sent a line of more than {LINE_BYTES_MAX} bytes, which is not PMI")]
 struct LineTooLong;

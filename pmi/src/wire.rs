@@ -130,7 +130,8 @@ pub(crate) fn parse(line: &[u8]) -> Result<Command<'_>, Garbage<'_>> {
     })
 }
 
-/// Reads an abort. MPICH sends its message last and unquoted, so it goes on to the line's end, with its blanks.
+/// Reads an abort. MPICH sends its message last and unquoted, so the message is the rest of the
+/// line, with its blanks.
 fn abort(line: &[u8]) -> Command<'_> {
     const MESSAGE: &[u8] = b" message=";
     let begin = line.windows(MESSAGE.len()).position(|window| window == MESSAGE);

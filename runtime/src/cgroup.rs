@@ -57,7 +57,7 @@ pub enum CgroupError {
         path: PathBuf,
         /// What was being done.
         doing: &'static str,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -225,7 +225,7 @@ impl Scope {
         Cgroup { path: self.path.join("work").join(format!("launch-{number}")) }
     }
 
-    /// The groups of all launches that exist, with that of the script.
+    /// The groups of all launches that exist, including the script's.
     pub fn launches(&self) -> Vec<Cgroup> {
         let entries = fs::read_dir(self.work().path()).into_iter().flatten().flatten();
         let is_launch = |name: &str| name.strip_prefix("launch-").is_some_and(|number| number.parse::<u32>().is_ok());

@@ -75,7 +75,7 @@ pub enum DataMountError {
         path: PathBuf,
         /// The account.
         user: String,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -90,7 +90,7 @@ pub enum DataMountError {
         target: PathBuf,
         /// Its root.
         root: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -104,7 +104,7 @@ pub enum DataMountError {
         target: PathBuf,
         /// What was being done.
         doing: &'static str,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },

@@ -13,7 +13,7 @@ use thiserror::Error;
 /// The variable that names the point.
 pub const VARIABLE: &str = "LATTICE_FAILPOINT";
 
-/// Nothing is armed.
+/// The value of `ARMED` while no point is armed.
 const NONE: u16 = u16::MAX;
 static ARMED: AtomicU16 = AtomicU16::new(NONE);
 

@@ -45,7 +45,7 @@ pub enum Mismatch {
     Lookup {
         /// The account's name.
         name: String,
-        /// What the lookup said.
+        /// The lookup's error.
         errno: Errno,
     },
 }
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pidfd_tells_when_its_process_has_ended() {
+    fn a_pidfd_shows_when_its_process_has_ended() {
         let mut child = std::process::Command::new("/bin/sleep").arg("1000").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         let pidfd = pidfd_open(pid).unwrap();

@@ -118,7 +118,7 @@ fn copy_in<E: FnOnce(io::Error) -> ImageError>(
     }
     let has_room = |bytes| make_room(bytes).map_err(|no_room| no_room.of(&image.path, cache, bytes));
     let copied = copy_verified(source, &part, image, monitor, &has_room).and_then(|()| {
-        // The group records whose share of the cache it is (`cache`). If that fails, it counts as root's.
+        // The file's group records whose share of the cache it uses (`cache`). If that fails, it counts as root's.
         let _ = fchown(&part, None, Some(uid));
         part.set_permissions(Permissions::from_mode(0o400)).map_err(|e| ("making the copy read-only", e))?;
         part.sync_all().map_err(|e| ("writing the copy to disk", e))?;

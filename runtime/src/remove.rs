@@ -22,8 +22,8 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
     remove_at_most(path, &mut u64::MAX.clone()).map(drop)
 }
 
-/// The same for a tree in which somebody may write meanwhile: removes at most `names_left` names, subtracts them from `names_left`,
-/// and leaves the rest. Returns whether nothing is left.
+/// The same for a tree in which somebody may write meanwhile: removes at most `names_left` names, subtracts them from
+/// `names_left`, and leaves the rest. Returns whether nothing is left.
 pub fn remove_at_most(path: &Path, names_left: &mut u64) -> io::Result<bool> {
     match remove(path, names_left) {
         Ok(()) => Ok(true),

@@ -67,7 +67,7 @@ pub struct ShimConfig {
     pub node: String,
     /// The limit of open files (soft, hard) for work; `None`: the limit that the shim is started with.
     pub open_files: Option<(u64, u64)>,
-    /// The machine's boot in which it was started.
+    /// The machine's boot in which the shim was started.
     pub boot: Option<Boot>,
     /// The allocation as the quorum reported it at the start, for an agent that has lost its state. On the node that
     /// runs the script the shim makes the script's files from it.
@@ -180,7 +180,7 @@ impl ShimDir {
         self.0.join("script")
     }
 
-    /// What a task of a lane writes to, until it gets a log file of its own.
+    /// The file that a task of a lane writes to until it gets a log file of its own.
     pub fn task_output(&self, stream: LogStream) -> PathBuf {
         self.0.join(format!("task.{}", stream.suffix()))
     }
@@ -205,8 +205,8 @@ impl ShimDir {
         self.0.join("drain")
     }
 
-    /// The directory of one launch's log files: an allocation may have thousands of launches, and a reader of one needs
-    /// no other.
+    /// The directory of one launch's log files. An allocation may have thousands of launches, and a reader needs only
+    /// one.
     pub fn launch_logs(&self, launch_number: u32) -> PathBuf {
         self.logs().join(launch_number.to_string())
     }
@@ -248,13 +248,13 @@ pub enum ToShim {
     /// Starts the allocation's script (launch 0, rank 0), unless it was started already. Answered by
     /// [`FromShim::ScriptStarted`] each time.
     StartScript { text: String, args: Vec<String>, env: Vec<(String, String)>, working_dir: PathBuf },
-    /// Opens a lane of a task group, unless it is open: its tasks run `program`, one after another. Which of them,
-    /// [`ToShim::LeaseTasks`] says. Answered each time: by [`FromShim::LaneOpened`] once the lane is open, or by
+    /// Opens a lane of a task group, unless it is open: its tasks, which [`ToShim::LeaseTasks`] names, run `program`
+    /// one after another. Answered each time: by [`FromShim::LaneOpened`] once the lane is open, or by
     /// [`FromShim::ScriptEnded`] if it cannot be opened or has ended.
     OpenLane { lane: Box<LaneSpec> },
-    /// All tasks that the lane holds now. Those that have not ended here run in ascending order; one that runs and is
-    /// not among them is killed, one that waits is forgotten. When they are none, `is_last` is set and nothing runs,
-    /// the lane ends as a script does: [`FromShim::ScriptEnded`], with code 0.
+    /// All tasks that the lane holds now. Those that have not ended here run in ascending order. A task that is no
+    /// longer listed is killed if it runs, and forgotten if it waits. When the list is empty, `is_last` is set and
+    /// nothing runs, the lane ends as a script does: [`FromShim::ScriptEnded`], with code 0.
     LeaseTasks { work: LaneWork },
     /// Starts this node's ranks of a launch, unless they were started already. `env` of the spec is complete except for
     /// the wire-up variables (`PMI_*`, `MPI_LOCAL*`) and each rank's own `LATTICE_RANK`, `LATTICE_LOCAL_RANK`,
@@ -308,9 +308,9 @@ pub enum ToShim {
     /// These log files are uploaded that far: uploaded bytes may be removed when space is needed
     /// ([`ShimConfig::log_limits`]).
     LogsFlushed { files: Vec<FlushedLog> },
-    /// The work may run until then, by [`boottime_ms`]; never earlier than an earlier message said. Before the first of
-    /// these nothing is started. When the latest time is reached all work is killed, and nothing is started or extended
-    /// ever again. No meaning without [`ShimConfig::run_lease`].
+    /// The work may run until this time, by [`boottime_ms`]; never earlier than an earlier message said. Nothing is
+    /// started before the first `RunLease`. When the latest time is reached, all work is killed, and nothing is ever
+    /// started or extended again. No meaning without [`ShimConfig::run_lease`].
     RunLease { until_ms: u64 },
     /// Sends a signal to the ranks that live here (`to`), once. Answered by [`FromShim::Signalled`] with the same
     /// `request`. Not sent again after a broken connection: it may have been delivered.
@@ -329,14 +329,14 @@ pub struct LaneSpec {
     pub indices: TaskIndices,
     /// The script or command of each task. A command runs once, as a script does.
     pub program: Entrypoint,
-    /// The environment of each task, but for `LATTICE_TASK_INDEX`, `SLURM_ARRAY_TASK_ID` and the job number.
+    /// The environment of each task, without `LATTICE_TASK_INDEX`, `SLURM_ARRAY_TASK_ID` and the job number.
     pub env: Vec<(String, String)>,
     /// The working directory.
     pub working_dir: PathBuf,
     /// The walltime of each task, in milliseconds; `None`: no limit.
     pub walltime_ms: Option<u64>,
-    /// The job number of the group's first task, if the tasks get the variables that Slurm sets: `SLURM_JOB_ID` of each
-    /// is its own.
+    /// The job number of the group's first task, if the tasks get the variables that Slurm sets: each task has its own
+    /// `SLURM_JOB_ID`.
     #[serde(default)]
     pub slurm_number: Option<u64>,
 }
@@ -376,23 +376,23 @@ pub enum StopReason {
 /// Messages from the shim to the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromShim {
-    /// Answers the agent's.
+    /// Answers the agent's `Hello`.
     Hello { protocol: u32, allocation: AllocationId, epoch: Epoch, pid: u32 },
     /// Mounts are made and processes can be started; or they could not be made, with the reason.
     Ready { failed: Option<String> },
-    /// Walltime runs.
+    /// The walltime runs.
     Going,
     /// The script was started (replayed while it is known).
     ScriptStarted,
     /// The script ended, or the lane: everything that it held was reported, and no further task comes.
     ScriptEnded { outcome: RankOutcome },
-    /// The lane is open (replayed while it is).
+    /// The lane is open (replayed while it is open).
     LaneOpened,
-    /// The lane begins no task because the end of one cannot be written to the disk, and the quorum has not confirmed
-    /// it; `None`: it goes on (replayed while it pauses).
+    /// The lane begins no task, because a task's end cannot be written to the disk and the quorum has not confirmed it;
+    /// `None`: the lane continues (replayed while it pauses).
     LanePaused { why: Option<String> },
-    /// Tasks ended: all that are leased and whose ends [`ToShim::LeaseTasks`] does not confirm yet. `left`: the leased
-    /// tasks that have not ended. Sent soon when few are left, and otherwise at most twice a second.
+    /// All leased tasks that ended and are not yet confirmed by [`ToShim::LeaseTasks`]. `left`: the leased tasks that
+    /// have not ended. Sent soon when few are left, and otherwise at most twice a second.
     TasksEnded { report: LaneReport, left: u32 },
     /// This launch was started here (replayed while it is known).
     LaunchStarted { launch: LaunchSpec },
@@ -428,8 +428,8 @@ pub enum FromShim {
     RunLeaseLapsed,
     /// The signal was sent to this many processes.
     Signalled { request: u64, processes: u32 },
-    /// Output could not be written to a file of the user's, for this reason, which the log of errors has as well. Only
-    /// the first one is sent. (The latest is replayed.)
+    /// Output could not be written to one of the user's files; the log of errors has the reason as well. Only the first
+    /// failure is sent. (The latest is replayed.)
     FileFailed { why: String },
     /// All work is being ended from now on; sent before the first signal, and replayed while it lasts.
     Stopping { why: StopReason },

@@ -3,7 +3,7 @@
 //!
 //! A socket keeps the cgroup of the process that made it, whatever happens to that process; a connection that a
 //! listening socket accepts has the listener's cgroup. So the cgroup of a connection's other end shows who was allowed
-//! to make it, before a byte is sent. No search through the descriptors of all processes is needed, which change while
+//! to make it, before a byte is sent. This needs no search through the descriptors of all processes, which change while
 //! they are read.
 
 use nix::sys::socket::{AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recvfrom, send, socket};
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn who_listens_and_who_accepts_are_told() {
+    fn the_kernel_reports_who_listens_and_who_accepts() {
         let own = Some(nix::unistd::geteuid().as_raw());
         for address in ["127.0.0.1:0", "0.0.0.0:0", "[::]:0"] {
             let listens = TcpListener::bind(address).unwrap();

@@ -249,7 +249,7 @@ fn image_no_room() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Also if only the kernel uses it: neither an agent nor a shim is left.
+/// An image is in use even if only the kernel uses it: neither an agent nor a shim is left.
 fn image_with_loop() -> Result<(), Failed> {
     let scratch = Scratch::new("mounted");
     let file = image::cached(&scratch.0, &"b".repeat(64));
@@ -328,7 +328,7 @@ fn program_nothing_of_ours() -> Result<(), Failed> {
     assert_eq!(text.lines().collect::<Vec<_>>(), ["65534", "65534", "65534 4242", "/tmp", "b", "64", "0022"]);
     assert_eq!(outcome, RankOutcome::Exited { code: 0 });
     assert_eq!(of(&["sh", "-c", "test $OWN_PID = $$ && echo own"])?.1, "own\n");
-    // Checks the program itself: a shell changes descriptors and signal mask. The fifth is the directory that `ls`
+    // Checks the program itself: a shell changes descriptors and signal mask. Descriptor 4 is the directory that `ls`
     // reads.
     assert_eq!(of(&["ls", "/proc/self/fd"])?.1, "0\n1\n2\n3\n4\n");
     assert_eq!(of(&["grep", "-hE", "^Sig(Blk|Ign)", "/proc/self/status"])?.1, "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");

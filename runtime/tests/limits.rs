@@ -346,7 +346,7 @@ fn removed() -> Result<(), Failed> {
         wait(&child);
         process::reap(pid).unwrap();
     });
-    // As an agent without a v2 tree: only by the groups of version 1.
+    // Groups of version 1 end the work alone, as for an agent without a v2 tree.
     if groups.is_empty() {
         scope.whole().kill()?;
     }

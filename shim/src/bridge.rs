@@ -27,7 +27,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Its program, in the directory of our own.
+/// The bridge's program, in the directory of the shim's.
 const PROGRAM: &str = "lattice-pmix";
 /// How long it may take to become ready, in milliseconds: it reads the machine's processors and loads a library.
 pub const READY_MS_MAX: u64 = 20_000;
@@ -118,7 +118,7 @@ fn make_directory(allocation: AllocationId, owner: &Principal) -> io::Result<Pat
 }
 
 impl Bridge {
-    /// Starts it in its own cgroup and sends it its launch.
+    /// Starts the bridge in its own cgroup, and sends it the launch.
     pub fn start(
         spec: &LaunchSpec,
         namespace: &str,

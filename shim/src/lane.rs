@@ -27,7 +27,7 @@ pub struct Lane {
     returned: TaskSet,
     /// The number of the present return, or of the next one.
     return_number: u32,
-    /// Whether the present return was not reported under its number.
+    /// Whether the present return must still be reported under its number.
     is_return_due: bool,
     running: Option<u32>,
     /// Those of `leased` that have ended.
@@ -71,8 +71,8 @@ impl Lane {
         self.running.is_some_and(|running| !self.leased.contains(running))
     }
 
-    /// The quorum has accepted this many returns. One that was recovered from a backup may know fewer
-    /// than before: then the present one is reported once more, under the number that it expects.
+    /// The quorum has accepted this many returns. A quorum that was recovered from a backup may know fewer than before:
+    /// then the present return is reported once more, under the number that the quorum expects.
     fn follow_return(&mut self, accepted: u32) {
         let is_accepted = accepted == self.return_number.wrapping_add(1);
         self.returned = if is_accepted { TaskSet::default() } else { self.returned.and(&self.leased) };
@@ -160,8 +160,7 @@ impl Lane {
         self.left() < self.lease_len.div_ceil(2)
     }
 
-    /// Every end that is not confirmed and what is returned, and the number of leased tasks that are to run here and
-    /// have not ended.
+    /// The unconfirmed ends and the present return; and how many leased tasks wait or run.
     pub fn report(&mut self, now_ms: u64) -> (LaneReport, u32) {
         (self.has_news, self.is_return_due) = (false, false);
         self.reported_at_ms = now_ms;
@@ -337,7 +336,7 @@ mod tests {
         assert_eq!((lane.has_unconfirmed(), lane.report_due_ms()), (false, None));
         lane.return_waiting();
         assert_eq!(lane.report(1000).0.returned, Some(LaneReturn { number: 1, tasks: [2, 6].into_iter().collect() }));
-        // Somebody has cancelled them.
+        // The returned tasks were cancelled.
         lane.lease(LaneWork { returns: 1, ..work([5], false) });
         assert_eq!((lane.has_unconfirmed(), lane.report_due_ms(), lane.begin()), (false, None, None));
     }
@@ -412,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thousand_is_done_when_none_of_it_waits_or_runs() {
+    fn a_thousand_tasks_are_done_when_none_of_them_waits_or_runs() {
         let mut lane = lane([998, 1000, 2500]);
         let of = |lane: &Lane| [1, 2, 3].map(|launch| lane.has_tasks_of(launch));
         assert_eq!(of(&lane), [true; 3]);

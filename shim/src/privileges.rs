@@ -114,9 +114,9 @@ pub fn drop_unneeded(owner_is_root: bool, work_may_gain_privileges: bool) -> any
 }
 
 /// Makes the calling thread the user for every access to files, for ever: its rights, groups and quota. Other threads
-/// stay as they are. The real and saved user stay as well, so that the user can neither signal nor trace the thread; the
-/// effective one does not, because `/proc/sys` goes by that and not by the user for files. A shim that is not root is
-/// the user already, and root's thread stays root.
+/// stay as they are. The real and saved user stay as well, so that the user can neither signal nor trace the thread;
+/// the effective user changes, because `/proc/sys` checks it and not the user for files. A shim that is not root is the
+/// user already, and root's thread stays root.
 pub fn become_user_for_files(owner: &Principal) -> anyhow::Result<()> {
     // So that the umask is this thread's own.
     if unshare(CloneFlags::CLONE_FS).is_ok() {

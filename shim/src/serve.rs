@@ -127,7 +127,7 @@ pub struct Shim {
     task_warning: Option<EndWarning>,
     /// Whether the work is a command, and no script.
     is_command: bool,
-    /// When the pages of the program that only the start used are unmapped; `None`: they are.
+    /// When the pages of the program that only the start used are unmapped; `None`: they are unmapped.
     settled_at: Option<u64>,
 }
 
@@ -184,7 +184,7 @@ enum Ending {
 
 impl Shim {
     /// A shim that is set up and does not serve yet. `failed`: why processes cannot be started here. `open_files`: the
-    /// limits of open files for them. `submitted`: what its user asked for besides.
+    /// limits of open files for them. `submitted`: the user's further requests.
     pub fn new(
         dir: ShimDir,
         config: ShimConfig,

@@ -23,8 +23,8 @@ pub struct Surroundings<'a> {
     pub null: &'a File,
     pub open_files: Option<(u64, u64)>,
     pub v1_groups: &'a [BorrowedFd<'a>],
-    /// How many bytes of values that a launch's ranks put this process may hold, and as many again of answers that
-    /// ranks have not read.
+    /// Bytes of ranks' values that this process may hold for a launch, and bytes of answers that it may hold in
+    /// addition because ranks have not read them.
     pub held_bytes_max: usize,
     /// The resources that each local rank is bound to. The launch has the policy for its memory.
     pub places: Vec<RankPlace>,

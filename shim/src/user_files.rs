@@ -1,4 +1,4 @@
-//! The user's own files to which the output of work is written as it is written, besides the log files.
+//! The user's own files, which get the output of work while it is written, besides the log files.
 //!
 //! ```text
 //!   script, ranks, tasks ──▶ log files ──look──▶ Copier, a thread that is the user ──append──▶ the user's files
@@ -6,12 +6,11 @@
 //!                                          UserFiles (the shim's loop)
 //! ```
 //!
-//! The shim's loop never touches a file of the user itself: a file system that hangs then hangs only the thread. The
-//! loop waits for the thread when work begins, because work whose files cannot be opened does not begin; and when work
-//! has ended, because its files are complete when its end is reported. It waits no longer than [`STALL_MAX`] without
-//! progress, nor than the grace of work that is ended, and not again until the thread has answered. While work may run it
-//! leaves half of the run lease, which the loop extends and enforces. When the shim is killed, the copies end; the logs
-//! stay.
+//! The shim's loop never touches a file of the user itself, so a file system that hangs stops only the thread. The loop
+//! waits for the thread when work begins, because work does not begin without its files, and when work has ended,
+//! because its end is reported once its files are complete. It waits at most [`STALL_MAX`] without progress, and at
+//! most the grace of work that is being ended; after that, not again until the thread has answered. While work may run,
+//! half of the run lease is left for the loop to extend it. When the shim is killed, the copies end; the logs stay.
 
 pub mod copier;
 mod opening;
@@ -38,7 +37,7 @@ use thiserror::Error;
 
 /// How long the loop waits for the thread while nothing is written.
 const STALL_MAX: Duration = Duration::from_secs(5);
-/// How long it waits while something is; for all output that ends in one turn of the loop together.
+/// How long it waits while something is written: one bound for all output that ends in one turn of the loop.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 /// The same while other processes of the work run, which may need the loop.
 const BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -74,7 +73,7 @@ pub struct UserFiles {
 
 /// A log that is copied.
 struct CopiedLog {
-    /// How far, in bytes.
+    /// Bytes that are copied.
     bytes: Arc<AtomicU64>,
     log: Arc<File>,
     path: PathBuf,
@@ -88,11 +87,11 @@ impl UserFiles {
         let (copier, owner) = (Copier::new(Arc::clone(&shared)), owner.clone());
         // It ends with the shim, which does not wait for it: a file system may hang.
         thread::Builder::new().name("user-files".to_owned()).stack_size(STACK_BYTES).spawn(move || {
-            // Those for the shim are for its loop; and SIGXFSZ, for a file that became too long, would end it.
+            // Signals to the shim are for its loop; and SIGXFSZ, for a file that became too long, would end the shim.
             let _ = SigSet::all().thread_block();
             match privileges::become_user_for_files(&owner) {
                 Ok(()) => copier.run(&received),
-                // Nothing answers, so no work begins that wants files.
+                // Nothing answers requests then, so no work with such files begins.
                 Err(error) => log_line(&format!("the user's files cannot be written: {error:#}")),
             }
         })?;
@@ -166,14 +165,14 @@ impl UserFiles {
         let wait_max = wait_max.saturating_sub(self.turn_began.elapsed());
         let answer =
             self.ask(self.within_lease(wait_max), |answer| Request::CatchUp { which: Which::Of { number, rank }, is_last, answer });
-        // Otherwise the end of all work waits for it again.
+        // Otherwise the wait at the end of all work includes it again.
         if is_last && answer.is_some() {
             self.copied.retain(|key, _| (key.0, key.1) != (number, rank));
         }
     }
 
-    /// The same for all of them, when nothing is left that could run. Reports a failure, once, if the thread does not
-    /// answer in time.
+    /// As [`Self::catch_up`] for all logs, when nothing is left that could run. Reports a failure, once, if the thread
+    /// does not answer in time.
     pub fn catch_up_all(&mut self, wait_max: Duration) {
         let Some((number, rank, _)) = self.copied.keys().next().copied() else { return };
         let answer = self.ask(wait_max, |answer| Request::CatchUp { which: Which::All, is_last: false, answer });
@@ -227,7 +226,7 @@ impl UserFiles {
         let progress = self.shared.progress.load(Ordering::Relaxed);
         let is_unanswered = |number: u64| self.shared.answered.load(Ordering::Acquire) < number;
         let request = request(answer);
-        // Some wait again if something was written meanwhile: what cannot begin otherwise, and the last wait.
+        // If something was written meanwhile, the loop waits again for files to open, and at the end of all work.
         let is_urgent = matches!(request, Request::Open { .. } | Request::CatchUp { which: Which::All, .. });
         let is_stuck = self.given_up.is_some_and(|(number, then)| is_unanswered(number) && (then == progress || !is_urgent));
         self.requests.try_send(request).ok()?;

@@ -85,7 +85,7 @@ impl Work {
     pub fn signal_launch(&self, number: u32, ranks: &[i32], signal: i32) {
         match self {
             Self::Scope(scope) if signal == libc::SIGKILL && scope.launch(number).kill().is_ok() => {
-                // It has no rank left to serve. If it cannot be killed, it ends when its socket is closed.
+                // The PMIx server has no rank left to serve. If it cannot be killed, it ends when its socket is closed.
                 let _ = scope.pmix_server(number).kill();
             }
             Self::Scope(scope) => scope.launch(number).signal(signal),

@@ -38,7 +38,7 @@ fn apply_news(cluster: &mut Cluster, news: News) -> Result<(), NotApplicable> {
             return Ok(());
         }
     };
-    // The others are applied even if one is not.
+    // Every change is applied, even if an earlier one cannot be.
     let mut applied = Ok(());
     for change in changes {
         applied = applied.and(apply_change(cluster, change));
@@ -207,14 +207,14 @@ mod tests {
         apply_news(&mut cluster, phases(AllocationState::Staging, 5, SharePhase::Prepared)).unwrap();
         let known = &cluster.allocations[&id()];
         assert_eq!((known.revision, known.shares.count(SharePhase::Prepared), cluster.fresh), (Revision(6), 1, true));
-        // One between is missing.
+        // A change in between is missing.
         let gap = apply_news(&mut cluster, phases(AllocationState::Staging, 7, SharePhase::Prepared));
         assert_eq!(gap, Err(NotApplicable::Revision { id: id(), is: Revision(6), wants: Revision(7) }));
         assert!(!cluster.fresh, "it is stale until the list is there");
         apply_news(&mut cluster, list(vec![])).unwrap();
         assert!(cluster.fresh);
         assert_eq!(apply_news(&mut cluster, phases(AllocationState::Running, 8, SharePhase::Prepared)), Err(NotApplicable::NoRecord(id())));
-        // One that has ended is not in a list.
+        // An allocation that has ended is not in a list.
         apply_news(&mut cluster, phases(AllocationState::Completed, 9, SharePhase::Released)).unwrap();
         assert!(cluster.fresh && cluster.allocations.is_empty());
     }

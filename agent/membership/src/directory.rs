@@ -1,7 +1,7 @@
-//! Where other nodes are. An agent of role `api` has every node in its view. Every agent has by
-//! gossip where the others are. The quorum is asked about a node that neither knows, or that gossip
-//! sees Down. While it is unreachable, the last address in gossip and in the stored list of peers is
-//! used.
+//! Where other nodes are. An agent of role `api` has every node in its view. Every agent learns the
+//! others' addresses from gossip. The quorum is asked about a node that neither knows, or that
+//! gossip sees Down. While the quorum is unreachable, the last address in gossip or in the stored
+//! list of peers is used.
 
 use crate::cluster::Cluster;
 use crate::nodes_asked;
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn while_the_quorum_is_away_gossip_and_then_the_stored_peers_tell_where_a_node_is() {
+    async fn while_the_quorum_is_away_gossip_and_then_the_stored_peers_give_a_nodes_address() {
         let dir = std::env::temp_dir().join(format!("lattice-directory-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(&dir).unwrap();

@@ -8,10 +8,10 @@
 //! ```
 //!
 //! **After a recovery from a backup** the quorum's ring may be older than the key that the agents
-//! seal with. Gossip among them must not stop: an agent that seals with a newer key than the ring
-//! has goes on sealing with it, and also opens with the ring's keys, until a rotation has brought
-//! all agents to the ring's next key. A key older than the ring's oldest one was retired by all
-//! agents and is dropped.
+//! seal with. Gossip among them must not stop: an agent whose sealing key is newer than the ring's
+//! keys continues to seal with it, and also opens with the ring's keys, until a rotation has
+//! brought all agents to the ring's next key. A key older than the ring's oldest one was retired by
+//! all agents and is dropped.
 
 use crate::Membership;
 use lattice_agent_common::files;
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recovered_quorums_older_ring_takes_nobody_s_key_away_before_the_next_one_seals() {
+    fn a_recovered_quorums_older_ring_keeps_the_sealing_key_until_the_next_key_seals() {
         for oldest in [0, 1] {
             let mut now = ring(1, 50, &[2], 2);
             now = now.followed_by(ring(9, 5, &[oldest, 9], oldest));

@@ -2,8 +2,8 @@
 //! quorum finds some peers, and through them the quorum.
 //!
 //! An agent of role `api` has all addresses in its view. An agent of role `node` asks the quorum
-//! for nodes chosen at random, until enough nodes on its list are alive: the list is full of them,
-//! or has all that gossip sees alive. It joins gossip through each node of an answer.
+//! for nodes chosen at random, until enough nodes on its list are alive: they fill the list, or are
+//! all that gossip sees alive. It joins gossip through each node of an answer.
 
 use crate::cluster::Cluster;
 use crate::{Ask, Membership, nodes_asked};
@@ -148,7 +148,7 @@ impl Peers {
 struct Samples {
     quorum: QuorumClient,
     pauses: Backoff,
-    /// Not before this time.
+    /// No question is sent before this time.
     next: Instant,
     /// When the addresses of listed nodes are asked for again.
     renewal: Instant,
@@ -171,7 +171,7 @@ impl Samples {
             members.iter().filter(|member| member.liveness == Liveness::Alive && member.node != *me).map(|member| &member.node).collect();
         let is_listed = |node: &&&NodeId| listed.get(**node).is_some_and(|place| place.is_of(node, &members));
         let have = alive.iter().filter(is_listed).count();
-        // An agent that sees nobody alive may only not know the others yet.
+        // An agent that sees nobody alive may just not know the others yet.
         let now = Instant::now();
         if !alive.is_empty() && (have >= alive.len().min(PEERS_MAX) || self.all_of == Some(alive.len())) {
             self.pauses.reset();

@@ -6,8 +6,8 @@
 //!     └────────────── TLS of the agent's session, from end to end ──────────────┘
 //! ```
 //!
-//! Nobody has to trust the peer: the member sees the agent's own certificate in the handshake, and
-//! TLS refuses at either end whatever a peer changes or repeats, and hides what it carries.
+//! Nobody has to trust the peer: the member sees the agent's own certificate in the handshake. TLS
+//! at either end refuses whatever a peer changes or repeats, and hides the content from it.
 //! Heartbeats and their acknowledgements, reports and lists all go this way. Run leases therefore
 //! count as usual, from when the agent sent the heartbeat. The worst that a peer can do is to relay
 //! nothing; the agent then asks another one.
@@ -80,7 +80,7 @@ pub enum RelayError {
     Peers(Vec<(NodeId, PeerError)>),
 }
 
-/// Why one peer does not relay it.
+/// Why one peer does not relay this agent's session.
 #[derive(Debug, Error)]
 pub enum PeerError {
     #[error("no answer in time")]

@@ -4,7 +4,7 @@ use lattice_node::Saved;
 use rkyv::{Archive, Deserialize, Serialize};
 
 /// From an `api` agent, for a user or for the broker: make a checkpoint of the allocation, whose
-/// head is here. A request with the id of this claim's last checkpoint follows that one.
+/// head is here. A request with the id of this claim's last checkpoint follows that checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct CheckpointOpen {
     pub id: [u8; 16],

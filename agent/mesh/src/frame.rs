@@ -56,7 +56,7 @@ pub enum FrameError {
     Io(#[from] std::io::Error),
 }
 
-/// One encoded message: what goes to several peers is encoded once.
+/// One encoded message: a message to several peers is encoded once.
 #[derive(Clone, Debug)]
 pub struct Frame(Bytes);
 
@@ -105,7 +105,7 @@ impl Frame {
     }
 }
 
-/// A frame of which only the header has been read.
+/// A frame whose header has been read, and not its body.
 #[derive(Debug)]
 pub struct Announced {
     /// Bytes that follow.

@@ -11,7 +11,7 @@ use uuid::Uuid;
 const TAGS_MAX: usize = 64;
 const TENANTS_MAX: usize = 10_000;
 
-/// A question about ended work; the calling agent decides what whoever asks may see.
+/// A question about ended work; the calling agent decides what its user may see.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum HistoryOpen {
     /// For one page.
@@ -147,7 +147,7 @@ pub struct WireUseSum {
 }
 
 impl WireEndState {
-    /// `None`: the state is not one of an end.
+    /// `None`: this is not the state of ended work.
     fn of(state: AllocationState) -> Option<Self> {
         match state {
             AllocationState::Completed => Some(Self::Completed),
@@ -323,7 +323,7 @@ impl From<WireEndedWork> for EndedWork {
             used: Used { node_ms: work.node_ms, gpu_ms: work.gpu_ms },
             core_ms: work.core_ms,
             part_of: work.part_of.map(Uuid::from_bytes),
-            // Pages have records alone, as they are after all corrections.
+            // Pages contain only records, with all corrections applied.
             corrects: None,
         }
     }

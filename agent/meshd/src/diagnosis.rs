@@ -8,7 +8,6 @@
 //! Of a kernel stack, which only root can read, the work's owner gets the names of the functions:
 //! they show where a rank waits, and everybody finds them in `/proc/kallsyms`. Addresses, offsets
 //! and modules would help to attack the kernel.
-//!
 
 mod fact;
 pub mod gpus;

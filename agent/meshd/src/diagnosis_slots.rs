@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn so_many_diagnoses_run_at_once_and_the_next_waits_for_one_of_them() {
+    async fn diagnoses_beyond_the_limit_wait_for_a_free_slot() {
         let slots = DiagnosisSlots::default();
         let mut taken = Vec::new();
         for _ in 0..DIAGNOSES_MAX {

@@ -1,4 +1,4 @@
-//! Ended work, from the agent whose store has it: an agent that is asked about it asks that one.
+//! Ended work, from the agent whose store has it: all other agents ask that agent.
 
 use crate::context::Context;
 use lattice_accounting::{Accounting, SinkStatus};

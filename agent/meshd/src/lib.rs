@@ -1,6 +1,6 @@
 //! Serves requests of other agents over the mesh. [`lattice_registry::access`] has the table of who
 //! may open which stream; it is checked here, before anything is done for a stream. What a user may
-//! do is checked where requests of this node's own users are answered as well.
+//! do is checked in the code that also answers this node's own users.
 //!
 //! | task | ends | queues |
 //! |---|---|---|
@@ -10,7 +10,7 @@
 //! | a terminal session; `work.attach_max_concurrent` limits those of a user | with its program, or with its caller | input and output 16 each |
 //! | two per terminal on another node | with the session | the same |
 //!
-//! Those of streams are in [`serve`]'s `JoinSet`, all others in `Handles::tasks` of
+//! Tasks of streams are in [`serve`]'s `JoinSet`, all others in `Handles::tasks` of
 //! `lattice_allocation`.
 
 pub mod context;
@@ -104,7 +104,7 @@ pub enum LaunchRefused {
 }
 
 /// Serves incoming streams: new ones until `stop`, the open ones until each ends or this is
-/// dropped. It must be dropped only once the mesh is closed: a peer may take a stream that only
+/// dropped. It must be dropped only once the mesh is closed: a peer may mistake a stream that just
 /// ends for a complete answer.
 pub async fn serve(context: Shared, mut incoming: mpsc::Receiver<Incoming>, stop: CancellationToken) {
     let mut streams = JoinSet::new();

@@ -1,5 +1,5 @@
-//! Status texts of work that is ending, from its node's agent: an agent that is asked what a drain
-//! waits for requests them from the agent of the drained node.
+//! Status texts of work that is ending, from its node's agent. An agent that reports what a drain
+//! waits for requests them from the drained node's agent.
 
 use crate::context::Context;
 use lattice_mesh::frame::{self, FrameError};

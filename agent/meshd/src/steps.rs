@@ -1,4 +1,4 @@
-//! The steps of an allocation, from its head: an agent that is asked for them asks that one.
+//! The steps of an allocation, from its head: all other agents ask the head.
 
 use crate::context::{Context, Shared};
 use lattice_mesh::UnansweredNode;

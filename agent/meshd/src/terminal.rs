@@ -4,7 +4,7 @@
 //! ```text
 //!   caller ──keyboard──▶ Session ──▶ master ═ pty ═ program, started by the shim in the allocation's scope and mounts
 //!          ◀──screen────    │   ◀──
-//!                           └─ news of its end, by way of the allocation's task
+//!                           └─ report of its end, through the allocation's task
 //! ```
 //!
 //! A session lives while all of these do: the program, the caller, the allocation, this agent. When
@@ -57,8 +57,8 @@ const SUSPENDED_WAIT: Duration = Duration::from_secs(1);
 /// The exit code that a shell reports for a program that got SIGHUP.
 const HANGUP_EXIT_CODE: i32 = 128 + 1;
 
-/// Both ends of a session, for the task that connects it to its caller. Dropping either hangs it
-/// up.
+/// Both ends of a session, for the task that connects it to its caller. Dropping either end hangs
+/// up the session.
 pub struct Ends {
     pub keyboard: mpsc::Sender<ToTerminal>,
     pub screen: mpsc::Receiver<FromTerminal>,
@@ -73,7 +73,7 @@ pub struct Asker {
 
 impl Asker {
     /// Whether the user may attach: the owner may, and root on this node's own socket. An agent of role `api` vouches
-    /// as root for those whose roles it has checked. Root of another node has no rights here.
+    /// as root for users whose roles it has checked. Root of another node has no rights here.
     pub fn may_attach_to(&self, owner: &Principal) -> bool {
         let by_role = self.peer.as_ref().is_none_or(|peer| peer.role == Role::Api);
         self.user.owns(owner) || (self.user.is_root() && by_role)
@@ -358,14 +358,14 @@ async fn closed(run_state: &mut watch::Receiver<RunState>, short: &str) -> Strin
 async fn preempted(context: Shared, share: Arc<DesiredShare>) -> Option<String> {
     let (allocation, epoch) = (share.allocation, share.epoch);
     share.spec.checkpoint?;
-    // The head knows before the quorum does; the other nodes end it because the quorum suspended
-    // it.
+    // The head knows before the quorum does; the other nodes end the work because the quorum
+    // suspended it.
     let order = {
         let view = context.work.view.borrow();
         let local = view.locals.iter().find(|local| (local.share.allocation, local.share.epoch) == (allocation, epoch));
         local.and_then(|local| local.share.preempt.clone())
     };
-    // It does not come back.
+    // Work that a scale-down ends does not come back.
     if order.as_ref().is_some_and(|order| order.cause == PreemptCause::ScaleDown) {
         return None;
     }
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_that_was_written_before_the_end_is_shown_before_it_and_much_is_typed_whole() {
+    async fn output_before_the_end_is_shown_before_it_and_long_input_is_typed_whole() {
         let mut bench = bench();
         let mut child = begin(&mut bench, "stty raw; echo go; head -c 400000 | wc -c; seq 1 40000").await;
         // A terminal that is not yet raw would cut input without a line end.

@@ -1,4 +1,4 @@
-//! What an agent answers to others over its mesh, and to whom. The test is those others, and the
+//! What an agent answers to others over its mesh, and to whom. The test plays those others, and the
 //! tasks of the allocations on this node.
 
 use super::*;
@@ -287,7 +287,7 @@ async fn ended_work_is_for_agents_that_may_vouch_and_an_agent_without_a_store_sa
 }
 
 #[tokio::test]
-async fn an_agent_of_the_allocations_nodes_may_ask_what_goes_on_but_begins_and_ends_nothing() {
+async fn an_agent_of_the_allocations_nodes_may_ask_about_the_work_but_begins_and_ends_nothing() {
     let agent = Agent::new();
     let held = agent.holds(1, |_| {});
     held.senders.run_state.send_replace(RunState::Ending);
@@ -300,7 +300,7 @@ async fn an_agent_of_the_allocations_nodes_may_ask_what_goes_on_but_begins_and_e
 }
 
 #[tokio::test]
-async fn nobody_but_the_owner_is_answered_and_root_gets_a_terminal_by_an_agent_that_may_vouch_for_it_alone() {
+async fn only_the_owner_is_answered_and_root_gets_a_terminal_only_by_an_agent_that_may_vouch_for_it() {
     let agent = Agent::new();
     let held = agent.holds(1, |_| {});
     held.senders.run_state.send_replace(RunState::Ending);
@@ -331,7 +331,7 @@ async fn a_request_of_another_epoch_finds_nothing() {
     let gone = format!("allocation {} is not running on this node", id(1).short());
     let attach = format!("allocation {} is not running on node {ME}", id(1).short());
     for epoch in [1, 3] {
-        // Its entry point is left out: it waits for the epoch to come.
+        // The request about the entry point is left out: it waits for the epoch to come.
         let mut requests = requests(OWNER, epoch);
         requests.pop();
         let want = [&gone, &gone, &gone, &gone, &gone, &gone, &gone, &gone, "NotHere", &attach];
@@ -403,7 +403,7 @@ async fn a_request_for_too_many_metrics_is_refused() {
 }
 
 #[tokio::test]
-async fn a_user_has_so_many_terminals_and_no_more() {
+async fn a_users_terminals_are_limited() {
     let agent = Agent::new();
     let held = agent.holds(1, |_| {});
     held.senders.run_state.send_replace(RunState::Ending);
@@ -456,7 +456,7 @@ async fn a_launch_begins_once_on_its_head_and_its_end_says_how_each_rank_ended()
     let ended = items.recv().await;
     assert!(matches!(ended, Some(LaunchItem::Ended { code: 3, .. })), "{ended:?}");
     assert_eq!(items.recv().await, None);
-    // Its id is its own: another allocation of the same owner does not find it.
+    // Another allocation of the same owner does not find the launch by its id.
     let other = agent.holds(3, |share| share.nodes = share.nodes[..1].to_vec().into());
     other.senders.run_state.send_replace(RunState::Running);
     let refused = begin(&agent.context, &launch_open(OWNER, 3, 2)).await.unwrap_err().to_string();

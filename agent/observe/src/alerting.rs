@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_is_suspect_where_it_has_no_launch_and_what_hangs_stays_so_until_something_is_known() {
+    fn a_script_without_launches_is_a_suspect_and_an_unknown_verdict_clears_no_hang() {
         let mut alerts = Alerts::default();
         let part = |launch, used_us| Part { launch, used_us, processes: 1 };
         let of = |parts: &[Part]| Parts { all: parts.to_vec(), cut: false };
@@ -358,13 +358,13 @@ mod tests {
         assert!(alerts.decide(1, Verdict::Hangs, 10_000, 10_000) && !alerts.decide(1, Verdict::Unknown, 11_000, 10_000));
         let text = &alerts.since(0).unwrap()[0].text;
         assert!(text.contains("launch 1") && text.ends_with("(looked at: cpu; not measured: io)"), "{text}");
-        // It went on, but is still a suspect.
+        // Launch 1 moved, but is still a suspect.
         alerts.look_at_launches(20_000, &of(&[part(0, 0), part(1, 900_000)]), &nothing);
         assert_eq!(alerts.suspects(10_000), [1].into());
         assert!(alerts.decide(1, Verdict::Moves, 20_000, 10_000));
         alerts.look_at_launches(30_000, &of(&[part(0, 0)]), &nothing);
         assert_eq!(alerts.suspects(10_000), [0].into());
-        // What it launches then computes, and waiting for that is no hang.
+        // The script's launch then computes, and waiting for it is no hang.
         assert!(alerts.decide(0, Verdict::Hangs, 30_000, 10_000));
         alerts.look_at_launches(35_000, &of(&[part(0, 0), part(2, 0)]), &nothing);
         alerts.look_at_launches(40_000, &of(&[part(0, 0), part(2, 900_000)]), &nothing);

@@ -229,7 +229,7 @@ impl KernelCounts {
         counting.kept.iter().filter(|(_, kept)| kept.is_tracked).map(|(key, _)| *key).collect()
     }
 
-    /// Stops counting these; returns the last numbers of each.
+    /// Stops counting these allocations; returns the last numbers of each.
     pub fn end(&self, ended: Vec<Key>) -> Vec<(Key, Usage)> {
         let State::Counting(counting) = &mut *self.state() else { return Vec::new() };
         let mut out = Vec::new();

@@ -67,11 +67,11 @@ use uuid::Uuid;
 
 /// Interval between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// A look at one allocation that took longer than this share of the time since the one before gives
-/// no rates: its numbers are not of one moment.
+/// A look at one allocation gives no rates if it took longer than this share of the time since the
+/// look before it: its numbers are not of one moment.
 const BLUR_MAX: f64 = 0.1;
 /// Most allocations that are measured, and most ended ones whose numbers are still exported. A
-/// metric counts those that are not measured.
+/// metric counts the allocations that are not measured.
 const ALLOCATIONS_MAX: usize = 512;
 /// How far back this agent's own numbers go, for `lattice top`.
 pub const DURATION_MAX: Duration = Duration::from_secs(3600);
@@ -120,8 +120,7 @@ struct Tracked {
     share: Arc<DesiredShare>,
     /// From the newest look.
     usage: Arc<Usage>,
-    /// The two newest looks that each are of one moment, from which rates are computed: the last,
-    /// and the one before.
+    /// The two newest looks whose numbers are each of one moment: rates are computed from them.
     last: Option<(Instant, Arc<Usage>)>,
     before: Option<(Instant, Arc<Usage>)>,
     /// Time of `last`, on the clock of the windows.
@@ -249,7 +248,7 @@ impl Tracked {
         if let Some((bytes, _)) = self.usage.get(Measure::Memory) {
             self.histories.memory.push(at_ms, bytes);
         }
-        // The first look may take as long as a look one second after another.
+        // The first look may take as long as one that follows another after a second.
         let since = self.last.as_ref().map_or(LOOK_INTERVAL, |(last, _)| at.saturating_duration_since(*last));
         if took > since.mul_f64(BLUR_MAX) {
             return;
@@ -333,7 +332,7 @@ impl Tracked {
         add("run_queue_p99", "seconds", &p99(Distribution::RunQueue), None);
         add("block_read_p99", "seconds", &p99(Distribution::BlockRead), None);
         add("block_write_p99", "seconds", &p99(Distribution::BlockWrite), None);
-        // The slower of the two.
+        // The slower of reads and writes.
         let slower = || {
             [Distribution::BlockRead, Distribution::BlockWrite].into_iter().filter_map(|of| p99(of)()).max_by(|a, b| a.0.total_cmp(&b.0))
         };

@@ -15,8 +15,9 @@
 //!     lattice-trace-<time>-<node>.jsonl              traces of the cluster, by the agent that was asked
 //! ```
 //!
-//! All keys of an allocation except `metadata.json` contain the epoch: an agent that still writes under a superseded
-//! one does not overwrite newer objects. A head does not replace `metadata.json` of a later epoch.
+//! All keys of an allocation except `metadata.json` contain the epoch, so an agent that still
+//! writes under a superseded epoch overwrites no newer object. A head does not replace
+//! `metadata.json` of a later epoch.
 
 mod cluster_trace;
 
@@ -39,9 +40,9 @@ const INDEX_BYTES_MAX: u64 = 64 << 20;
 
 /// Folder of raw measurements and audit records below an allocation's keys.
 const TRACES: &str = "telemetry";
-/// Largest number of such files that is listed for one node.
+/// Largest number of files in it that are listed for one node.
 pub const TRACES_MAX: usize = 100_000;
-/// Largest size of such a file that is read, in bytes, compressed and uncompressed.
+/// Largest size of a file in it that is read, in bytes, compressed and uncompressed.
 const TRACE_BYTES_MAX: u64 = 16 << 20;
 
 /// Why an operation on the store failed.
@@ -78,14 +79,14 @@ impl Place {
     }
 
     /// The beginning of all keys of an allocation.
-    fn whose(&self) -> [String; 3] {
+    fn key_prefix(&self) -> [String; 3] {
         let named = |name: &str| if name.is_empty() { "default".to_owned() } else { name.to_owned() };
         [named(&self.tenant), named(&self.project), self.allocation.to_string()]
     }
 
     /// The folder of raw measurements and audit records in the store, for people.
     pub fn of_traces(&self) -> String {
-        format!("{}/{TRACES}/", self.whose().join("/"))
+        format!("{}/{TRACES}/", self.key_prefix().join("/"))
     }
 }
 
@@ -148,8 +149,8 @@ impl LogStore {
     }
 
     fn key_of(&self, place: &Place, kind: &str, parts: &[&str]) -> Key {
-        let whose = place.whose().into_iter().chain([kind.to_owned()]);
-        self.objects.key(whose.chain(parts.iter().map(|p| (*p).to_owned())))
+        let prefix = place.key_prefix().into_iter().chain([kind.to_owned()]);
+        self.objects.key(prefix.chain(parts.iter().map(|p| (*p).to_owned())))
     }
 
     /// Stores a file of raw measurements or audit records of a node. Idempotent.
@@ -159,7 +160,8 @@ impl LogStore {
         Ok(())
     }
 
-    /// The nodes that have stored such files of an allocation, under any of its claims.
+    /// The nodes that have stored such measurements or records of an allocation, under any of its
+    /// claims.
     pub async fn traced(&self, place: &Place) -> Result<Vec<String>, StoreError> {
         let listed = self.objects.store.list_with_delimiter(Some(&self.key_of(place, TRACES, &[]))).await?;
         let mut nodes: Vec<String> = listed.common_prefixes.iter().filter_map(|below| below.filename()).map(str::to_owned).collect();
@@ -167,7 +169,7 @@ impl LogStore {
         Ok(nodes)
     }
 
-    /// Such files of one node, ordered by time; an error if there are more than `most`.
+    /// These files of one node, ordered by time; an error if there are more than `most`.
     pub async fn traces(&self, place: &Place, node: &str, most: usize) -> Result<Vec<Trace>, StoreError> {
         let prefix = self.key_of(place, TRACES, &[node]);
         let mut listed = self.objects.store.list(Some(&prefix));

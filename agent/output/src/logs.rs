@@ -50,7 +50,7 @@ pub struct Wanted {
     pub stderr: bool,
     /// Whether unfinished lines are sent as they are written, for a person at a terminal.
     pub at_once: bool,
-    /// (rank, stderr) → position from which the reader goes on.
+    /// (rank, stderr) → position from which the reader continues.
     pub positions: BTreeMap<(u32, bool), Position>,
     /// Only this many last lines of each stream that exists at the beginning.
     pub tail: Option<u64>,
@@ -69,9 +69,9 @@ impl Wanted {
     }
 }
 
-/// Sends the output on this node, and what was punched out from the store. With `follow` goes on
-/// until the launch has no rank here any more. Then sends [`LogItem::End`]. Ends silently if the
-/// receiver is gone.
+/// Sends the output on this node, and from the store what was punched out here. With `follow`,
+/// continues until the launch has no rank here any more. Then sends [`LogItem::End`]. Ends silently
+/// if the receiver is gone.
 pub async fn tail(
     dir: ShimDir,
     spool: Arc<Spool>,

@@ -80,8 +80,8 @@ impl Spools {
         self.0.tasks.spawn(Arc::clone(&self.0).run_spool(spool, Some(report), adopted));
     }
 
-    /// Records the owner of the output, unless that is done. Called before the other records of the
-    /// allocation are removed. Blocks.
+    /// Records the owner of the output, unless it is recorded already. Called before the other
+    /// records of the allocation are removed. Blocks.
     pub fn note(&self, share: &DesiredShare, node: &NodeId, dir: &ShimDir) {
         if self.0.store.is_none() || dir.spool().exists() {
             return;

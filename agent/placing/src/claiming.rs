@@ -3,7 +3,7 @@
 //! ```text
 //!   claims of the plan ─▶ request: each waits for the one before it in its queue ─▶ outcomes
 //!             ▲                                                                      │
-//!             └── those behind one that only a limit keeps off, for other causes ◀───┘
+//!             └── again: claims that waited for one that a limit refused ◀───────────┘
 //! ```
 
 use crate::ClaimResult;
@@ -23,7 +23,7 @@ pub struct Claiming<'v> {
     left: VecDeque<Claim>,
     /// The queues whose lease is another agent's.
     pub lost: BTreeSet<String>,
-    /// The queues of which the view is outdated.
+    /// The queues for which the view is outdated.
     pub refused: BTreeSet<String>,
     /// Whether the quorum answered.
     pub is_answered: bool,
@@ -58,9 +58,8 @@ impl<'v> Claiming<'v> {
         Some(request).filter(|request| !request.is_empty())
     }
 
-    /// Takes the outcomes of a request. Returns the result of each claim with its queue; of those that
-    /// are claimed again there is none yet. If outcomes are missing, the queues of these claims are not
-    /// claimed for any more.
+    /// Takes the outcomes of a request. Returns the result of each claim with its queue, except for claims
+    /// that will be made again. If outcomes are missing, nothing more is claimed for the queues of these claims.
     pub fn take(&mut self, request: Vec<Claim>, outcomes: Vec<Result<Claimed, CallError>>) -> Vec<(&'v str, ClaimResult)> {
         let (mut results, mut again, mut limits) = (Vec::new(), Vec::new(), BTreeSet::new());
         let mut outcomes = outcomes.into_iter();
@@ -84,7 +83,7 @@ impl<'v> Claiming<'v> {
                     again.push(claim);
                     continue;
                 }
-                // Only this one waits for others now; its queue goes on.
+                // Only this claim waits for others now; its queue is not blocked.
                 Err(CallError::Refused(Refusal::AwaitsOthers { .. })) => ClaimResult::Rejected,
                 Err(CallError::Refused(Refusal::StaleLease { .. })) => {
                     self.lost.insert(queue.to_owned());
@@ -104,12 +103,12 @@ impl<'v> Claiming<'v> {
             results.push((queue, result));
         }
         let left = std::mem::take(&mut self.left);
-        self.left = again.into_iter().chain(left).filter(|claim| self.goes_on(claim, &limits)).collect();
+        self.left = again.into_iter().chain(left).filter(|claim| self.is_still_made(claim, &limits)).collect();
         results
     }
 
-    /// Whether a claim is still made: its queue goes on, and it has none of these limits.
-    fn goes_on(&self, claim: &Claim, limits: &BTreeSet<Limit>) -> bool {
+    /// Whether a claim is still made: its queue is neither lost nor refused, and it has none of these limits.
+    fn is_still_made(&self, claim: &Claim, limits: &BTreeSet<Limit>) -> bool {
         let queue = self.queue_of(claim);
         let allocation = self.view.allocations.get(&claim.allocation);
         let is_limited = allocation.is_some_and(|allocation| limits.iter().any(|limit| limit.is_of(allocation)));
@@ -117,8 +116,8 @@ impl<'v> Claiming<'v> {
     }
 }
 
-/// A limit that a claim would exceed. Other work under the same limit waits too, and takes no nodes; the
-/// queue goes on behind it.
+/// A limit that a claim would exceed. Other work under the same limit waits too, and takes no nodes; it
+/// does not block the queue.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Limit {
     User(u32),
@@ -129,7 +128,7 @@ enum Limit {
 }
 
 impl Limit {
-    /// The limit because of which a claim for this allocation was refused. `None`: it was another reason.
+    /// The limit that a refused claim for this allocation would exceed. `None`: the refusal has another reason.
     fn of(refusal: &Refusal, allocation: &Allocation) -> Option<Self> {
         match refusal {
             Refusal::OverUserLimit { .. } => Some(Self::User(allocation.owner.uid)),
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_goes_on_behind_work_that_a_limit_keeps_off_and_claims_nothing_else_under_that_limit() {
+    fn work_over_a_limit_does_not_block_its_queue_and_nothing_else_under_that_limit_is_claimed() {
         let view = cluster((0..400).map(|n| of_user(n, if n % 2 == 0 { 1 } else { 2 }, "")).collect());
         let mut claiming = claims(&view, 1);
         // The first ten of user 1 may run.
@@ -263,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_goes_on_behind_work_that_waits_for_other_work_now() {
+    fn work_that_waits_for_other_work_does_not_block_its_queue() {
         let view = cluster(vec![pending(1, ""), pending(2, ""), pending(3, "")]);
         let mut claiming = claims(&view, 1);
         let awaits = || Refusal::AwaitsOthers { id: id(1), what: "waits for 2 (x) to leave its nodes".into() };

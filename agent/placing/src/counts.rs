@@ -32,8 +32,8 @@ struct Inner {
     queues: Mutex<BTreeMap<String, Queue>>,
 }
 
-/// Counters of one vCluster. A cluster has a few hundred at most; those of deleted ones stay until
-/// the agent ends.
+/// Counters of one vCluster. A cluster has a few hundred at most; the counters of deleted vClusters
+/// stay until the agent ends.
 #[derive(Default)]
 struct Queue {
     /// Number of waiting allocations, if this agent serves the queue.

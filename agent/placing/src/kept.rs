@@ -9,8 +9,8 @@ use tokio::task::JoinError;
 pub struct Kept(Option<State>);
 
 impl Kept {
-    /// Runs long work with the state beside the other tasks. Returns its result, and the state as it is
-    /// then. At first, and after the state was forgotten, it is that of an empty view.
+    /// Runs long work on the state, beside the other tasks. Returns the work's result and the new state. At first, and
+    /// after [`Self::forget`], the state is that of an empty view.
     ///
     /// # Errors
     /// The work panicked: then nothing of the state is used again. Or the agent is stopping.
@@ -24,7 +24,7 @@ impl Kept {
         Ok((result, self.0.insert(state)))
     }
 
-    /// Forgets the state. To free that of a large cluster takes milliseconds: no other task waits for it.
+    /// Forgets the state. Freeing that of a large cluster takes milliseconds, for which no other task waits.
     pub fn forget(&mut self) {
         if let Some(state) = self.0.take() {
             drop(tokio::task::spawn_blocking(move || drop(state)));
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_state_that_was_forgotten_or_of_which_a_plan_broke_is_not_used_again() {
+    async fn a_state_is_not_used_again_after_it_was_forgotten_or_its_plan_broke() {
         let (mut kept, view) = (Kept::default(), view());
         plan(&mut kept, &view).await;
         kept.forget();

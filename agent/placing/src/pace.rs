@@ -15,7 +15,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// The queues of these that have a round now. The others have one when [`Pace::wait`] ends.
+    /// The queues in `tokens` that have a round now. The others have one when [`Pace::wait`] ends.
     pub fn begin<'q>(&mut self, view: &View, tokens: BTreeMap<&'q str, u64>, now: Instant) -> BTreeMap<&'q str, u64> {
         self.next = None;
         let interval =
@@ -39,8 +39,8 @@ impl Pace {
         due
     }
 
-    /// Until the first of the queues that were left out is due; for ever, if none was. It ends once for
-    /// each [`Pace::begin`].
+    /// Waits until the first of the queues that were left out is due; for ever, if none was. It ends once for each
+    /// [`Pace::begin`].
     pub async fn wait(&mut self) {
         match self.next {
             Some(next) => tokio::time::sleep_until(next.into()).await,

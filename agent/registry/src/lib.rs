@@ -147,9 +147,9 @@ impl AllocationHandle {
         let _ = self.commands.send(Command::FromHead { launch, message }).await;
     }
 
-    /// The highest number that a launch here ever had, by its log files and the record of its steps: it
-    /// is never reused. Blocks.
-    /// In a lane of a task group the lowest numbers are those of its tasks' output.
+    /// The highest number that a launch here ever had, by the log files and the record of steps;
+    /// numbers are never reused. Blocks. In a lane of a task group the lowest numbers belong to the
+    /// output of its tasks.
     pub fn highest_launch_number(&self) -> u32 {
         let of_files = launches(&self.dir).ok().and_then(|numbers| numbers.last().copied()).unwrap_or(0);
         let of_steps = steps::read(&self.dir).map_or(0, |steps| steps.launch_number_max());

@@ -1,8 +1,8 @@
 //! `Idempotency-Key`: a request that is repeated with the same key is made once.
 //!
 //! The quorum makes each request with an id once. The key is that id, if it is a UUID. Any other text becomes one: the
-//! first 16 bytes of the SHA-256 of the account, of what is requested and for what, and of the text, as a UUID of version
-//! 4. So the same text of two accounts, for two kinds of requests, or for two allocations, are two ids.
+//! first 16 bytes of the SHA-256 of the account, of what is requested and for what, and of the text, as a UUID of
+//! version 4. So the same text gives two accounts, two kinds of requests, or two allocations different ids.
 
 use super::calls::{Calls, Grpc};
 use super::problem::Problem;
@@ -51,7 +51,7 @@ impl IdempotencyKey {
     }
 }
 
-/// A UUID of version 4 that these texts alone have.
+/// A UUID of version 4 that only these texts give.
 pub(crate) fn hashed(texts: &[&str]) -> Uuid {
     let mut hash = Context::new(&SHA256);
     for text in texts {

@@ -1,4 +1,4 @@
-//! What a request brings: its path, its query, its body. What is not known is refused, as a problem.
+//! The inputs of a request: its path, its query, its body. Unknown names in them are refused, as a problem.
 
 use super::calls::Grpc;
 use super::problem::Problem;
@@ -87,7 +87,7 @@ impl<T: DeserializeOwned + Default> FromRequest<Grpc> for OptionalBody<T> {
     }
 }
 
-/// A field that is there, be it null: one that is not there has the default.
+/// A field that is present, even if it is null; an absent field has the default.
 pub(crate) fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<Option<T>>, D::Error> {
     Option::<T>::deserialize(from).map(Some)
 }

@@ -6,8 +6,8 @@
 //!                                                   └ v1::* ───▶ lattice_api::json ──▶ body
 //! ```
 //!
-//! This crate has no state and no tasks of its own. Who calls is in the extensions of each request, where the edge has put
-//! it, and goes on into each call: [`calls`]. So what a caller may do, and its limits, are those of gRPC.
+//! This crate has no state and no tasks of its own. The edge has put the caller into the extensions of each request,
+//! and each call gets them: [`calls`]. So a caller's rights and limits are those of gRPC.
 //!
 //! A JSON body has at most [`BODY_BYTES_MAX`] bytes. A parameter or a field that is not known is refused.
 
@@ -45,7 +45,7 @@ pub const OPENAPI_PATH: &str = "/api/v1/openapi.json";
 /// The description as JSON, made when it is first asked for.
 static DESCRIPTION: LazyLock<String> = LazyLock::new(|| openapi::description().to_json().unwrap_or_default());
 
-/// All paths under `/api/v1`. The requests have their whole paths, and in their extensions who calls.
+/// All paths under `/api/v1`. Requests have their whole paths, and the caller in their extensions.
 pub fn router(grpc: Grpc) -> Router {
     Router::new()
         .merge(resources::routes())
@@ -71,7 +71,7 @@ async fn no_such_method(method: Method, uri: Uri) -> Problem {
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "unimplemented", text).with_hint(format!("GET {OPENAPI_PATH} lists the methods"))
 }
 
-/// Nobody keeps an answer, and no browser guesses what it is.
+/// Adds headers: nobody keeps an answer, and no browser guesses its type.
 async fn with_headers(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));

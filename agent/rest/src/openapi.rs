@@ -68,7 +68,7 @@ mod tests {
 
     const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
 
-    /// The arguments of a call, of the text behind its opening bracket.
+    /// The arguments of a call, from the text after its opening bracket.
     fn arguments(text: &str) -> &str {
         let mut depth = 1;
         let end = text.find(|c: char| {

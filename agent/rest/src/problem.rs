@@ -10,7 +10,7 @@ use serde::Serialize;
 use tonic::{Code, Status};
 use utoipa::ToSchema;
 
-/// What a client that is refused for now waits, in seconds.
+/// How long a client that is refused for now waits, in seconds.
 const RETRY_AFTER_SECONDS: &str = "1";
 /// What the handlers of `lattice.v1` write before the remedy.
 const HINT: &str = "\nhint: ";
@@ -55,7 +55,7 @@ impl Problem {
         Self { title: status.canonical_reason().unwrap_or("Error"), status: status.as_u16(), ..self }
     }
 
-    /// The same, with what it is about before it.
+    /// The same, with its subject in front.
     pub(crate) fn about(self, what: &str) -> Self {
         Self { detail: format!("{what}: {}", self.detail), ..self }
     }

@@ -1,4 +1,4 @@
-//! What there is under `/api/v1`: a file for each kind of thing.
+//! The resources under `/api/v1`: a file for each kind.
 
 mod accounting;
 mod allocations;

@@ -29,11 +29,11 @@ use uuid::Uuid;
 
 /// How messages call the JSON.
 const BODY: &str = "body";
-/// The name of a step of which nobody gave one.
+/// The name of a step without a given name.
 const UNNAMED: &str = "submission";
 /// The name of a script, for people.
 const SCRIPT: &str = "script";
-/// Where work runs that names no directory: an agent does not know that of its caller.
+/// The working directory of work that names none: an agent does not know its caller's.
 const DIRECTORY: &str = "/";
 
 /// An allocation that is to be submitted.
@@ -47,7 +47,7 @@ pub(crate) struct Submission {
     pub(crate) warnings: Vec<String>,
 }
 
-/// Reads a body where that holds up no other request: a large one takes a while.
+/// Reads a body where it delays no other request: a large one takes a while.
 pub(crate) async fn read<T: Send + 'static>(reading: impl FnOnce() -> Result<T, Problem> + Send + 'static) -> Result<T, Problem> {
     let done = tokio::task::spawn_blocking(reading).await;
     done.map_err(|error| Problem::internal(format!("the body was not read: {error}")))?
@@ -94,8 +94,8 @@ pub(crate) fn allocation(mut body: Map<String, Value>) -> Result<Submission, Pro
     Ok(submission)
 }
 
-/// Reads the body of a submission of a DAG. `id` is the DAG's: those of its allocations follow from it, so that a request
-/// that is repeated is the same.
+/// Reads the body of a submission of a DAG. `id` is the DAG's: the ids of its allocations follow from it, so that a
+/// repeated request is the same.
 pub(crate) fn dag(body: Map<String, Value>, id: Uuid, dry_run: bool) -> Result<(v1::SubmitDagRequest, Vec<String>), Problem> {
     let text = yaml(&Value::Object(body))?;
     let read = workflow::read(BODY, &text)?;
@@ -145,7 +145,7 @@ fn of_step(step: WorkflowStep, is_named: bool) -> Result<Submission, Problem> {
     Ok(Submission { spec, wait_for_nodes: flags.wait_for_nodes, warnings })
 }
 
-/// Refuses what the command line refuses as a script.
+/// Refuses a script that the command line refuses.
 fn check_script(text: &str) -> Result<(), Problem> {
     if text.len() > SCRIPT_BYTES_MAX {
         return Err(Problem::invalid(format!("the script has more than {SCRIPT_BYTES_MAX} bytes")));
@@ -177,7 +177,7 @@ fn yaml(value: &Value) -> Result<String, Problem> {
     let json = String::from_utf8(json).map_err(|error| cannot(&error))?;
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {
-        // Beyond ASCII, JSON has characters in its texts alone.
+        // JSON has characters beyond ASCII only in its strings.
         match u32::from(c) {
             0x20..=0x7e => text.push(c),
             code @ 0..=0xffff => text.push_str(&format!("\\u{code:04x}")),
@@ -196,7 +196,7 @@ impl Formatter for Spaced {
     }
 }
 
-/// A message about the only step, without where it is.
+/// A message about the only step, without the step's place.
 fn without_place(what: &str, name: &str) -> String {
     let rest = what.strip_prefix("body line 1: ").unwrap_or(what);
     let rest = rest.strip_prefix(&format!("step {name}")).map_or(rest, |rest| rest.trim_start_matches([':', ' ']));
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_body_says_wins_over_the_script_and_nothing_is_dropped_in_silence() {
+    fn the_body_wins_over_the_script_and_nothing_is_dropped_silently() {
         let text = "#!/bin/sh\n#SBATCH --job-name=of-the-script --export=ALL\n";
         let named = |value: Value| allocation(body(value)).unwrap();
         let by_body = named(json!({ "name": "of-the-body", "script": text }));

@@ -7,12 +7,12 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What came of a look at a service's metric.
+/// The result of a look at a service's metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LookResult {
     /// Nothing is to change.
     Unchanged,
-    /// The ledger noted that the metric is somewhere else than it was.
+    /// The ledger noted that the look differs from the one before.
     Noted,
     /// One more replica is wanted.
     Up,

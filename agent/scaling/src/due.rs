@@ -13,7 +13,7 @@ const FIRST_LOOK_MAX: Duration = Duration::from_secs(60);
 
 /// Looks at a service are further apart than this many of its intervals: nobody knows what was between.
 const GAP_INTERVALS: u32 = 3;
-/// But no shorter pause than this counts as such: looks at other services may be slow, and keep this one waiting.
+/// But a shorter pause than this is no gap: slow looks at other services may have kept this one waiting.
 const GAP_MIN: Duration = Duration::from_secs(60);
 
 /// Where a service is in its interval.
@@ -32,7 +32,7 @@ pub struct Looks {
     intervals: BTreeMap<AllocationId, Duration>,
     /// Also of services that are no longer looked at, while a look at them is under way.
     turns: BTreeMap<AllocationId, Turn>,
-    /// Of those that are looked at: when the last look that came to a result ended.
+    /// When the last look with a result ended, for each service that is looked at.
     results: BTreeMap<AllocationId, Instant>,
 }
 
@@ -44,7 +44,7 @@ impl Looks {
         self.results.retain(|id, _| intervals.contains_key(id));
         for (id, interval) in &intervals {
             let turn = self.turns.entry(*id).or_insert_with(|| Turn::Due(now + part_of(FIRST_LOOK_MAX.min(*interval))));
-            // A shorter interval than before does not wait for the end of the one before.
+            // With a shorter interval than before, the next look comes earlier.
             if let Turn::Due(at) = turn {
                 *at = (*at).min(now + *interval);
             }
@@ -122,7 +122,7 @@ mod tests {
             self.looks.follow(intervals, now, |time| time / 2);
         }
 
-        /// In which seconds looks begin that end `took` seconds later, up to this second.
+        /// The seconds in which looks begin, up to `until`; each ends `took` seconds later.
         fn run(&mut self, until: u64, took: u64) -> Vec<(u64, Vec<AllocationId>)> {
             let mut begun = Vec::new();
             let mut under_way: Vec<(AllocationId, u64)> = Vec::new();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_takes_longer_than_the_interval_is_never_one_of_two() {
+    fn a_look_that_takes_longer_than_the_interval_never_overlaps_another() {
         let mut trial = Trial::new();
         trial.follow(&[(1, 4)]);
         assert_eq!(trial.run(40, 10), at(&[2, 12, 22, 32], 1));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_that_are_due_those_that_have_waited_longest_come_first() {
+    fn of_many_due_services_the_longest_waiting_come_first() {
         let mut trial = Trial::new();
         trial.follow(&[(9, 2)]);
         trial.second = 1;
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(trial.looks.begin(trial.now()), []);
         trial.looks.end(id(1), trial.now(), true);
         assert_eq!(trial.looks.begin(trial.now()), [id(1)]);
-        // One that stays away is forgotten.
+        // A service that is not followed again is forgotten.
         trial.follow(&[]);
         trial.looks.end(id(1), trial.now(), true);
         assert!(trial.looks.turns.is_empty() && trial.looks.results.is_empty());

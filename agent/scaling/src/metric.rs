@@ -22,16 +22,16 @@ use tokio::sync::{Semaphore, watch};
 pub const QUESTIONS_AT_ONCE_MAX: usize = 64;
 /// In one question to the store, at most this many replicas are named: each is 37 characters of its address.
 const REPLICAS_IN_QUERY_MAX: usize = 100;
-/// An older measurement of a replica is none.
+/// An older measurement of a replica does not count.
 const AGE_MAX: Duration = Duration::from_secs(60);
 /// The longest reason that is noted, in characters.
 const WHY_CHARS_MAX: usize = 200;
 
 /// Where the values of metrics come from.
 pub trait Source: Send + Sync + 'static {
-    /// The mean of this metric over the replicas of a service that run, of which there is at least one;
-    /// numbers that are measured all the time are the mean over the last `interval`. Each question to
-    /// somebody else has a permit of `questions`, which all looks share.
+    /// The mean of this metric over the running replicas of a service, of which there is at least one.
+    /// A number that is measured all the time counts with its mean over the last `interval`. Each
+    /// question to an agent or the store has a permit of `questions`, which all looks share.
     fn value(
         &self,
         metric: &ScaleMetric,
@@ -83,8 +83,8 @@ pub enum NoValue {
     NoSeries { url: String, number: u32 },
 }
 
-/// What a look at a service's metric finds: its value, or why it has none, in words of at most
-/// 200 characters. It takes no longer than `timeout`.
+/// What a look at a service's metric finds: its value, or why it has none, as a text of at most 200 characters. It
+/// takes no longer than `timeout`.
 pub async fn look(
     source: &impl Source,
     metric: &ScaleMetric,
@@ -149,7 +149,7 @@ impl Metrics {
         }
     }
 
-    /// The mean over the replicas, each with the mean of the store's series of it.
+    /// The mean over the replicas; each counts with the mean of its series in the store.
     async fn of_store(&self, selector: &Selector, service: &Service, questions: &Semaphore) -> Result<f64, NoValue> {
         let store = match &*self.store {
             Ok(Some(store)) => store,
@@ -172,7 +172,7 @@ impl Metrics {
 
 /// Asks once a permit is there.
 async fn permitted<T>(questions: &Semaphore, asking: impl Future<Output = T>) -> T {
-    // It is never closed.
+    // The semaphore is never closed.
     let _permit = questions.acquire().await;
     asking.await
 }
@@ -181,8 +181,8 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// The mean over all replicas of what was found for each, by its id. An error: the number of one for
-/// which nothing was found.
+/// The mean over all replicas of the value found for each, by its id. An error: the number of a replica without a
+/// value.
 fn mean_of_all(service: &Service, found: &BTreeMap<String, f64>) -> Result<f64, u32> {
     let value = |replica: &Arc<Allocation>| found.get(&replica.id.to_string()).copied().ok_or_else(|| number_of(replica));
     service.replicas.iter().map(value).collect::<Result<Vec<f64>, u32>>().map(|values| mean(&values))

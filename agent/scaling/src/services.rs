@@ -24,13 +24,13 @@ pub struct Service {
 /// How many services are in which state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct States {
-    /// Of those that scale by themselves: the metric has had no value for some looks in a row.
+    /// Services that scale by themselves, without a value of the metric for some looks in a row.
     pub missing: u64,
-    /// Of the others of these: the number of replicas goes up and down all the time.
+    /// Other such services, whose number of replicas goes up and down all the time.
     pub oscillating: u64,
-    /// The rest of these.
+    /// All other services that scale by themselves.
     pub ok: u64,
-    /// Of all that may have nodes: fewer replicas have nodes than there must be at least.
+    /// Services that may have nodes, and have fewer replicas with nodes than their minimum.
     pub below_min: u64,
 }
 
@@ -48,7 +48,7 @@ impl Service {
         Some(Duration::from_millis(policy.interval_ms).max(INTERVAL_OF_REPLICA.saturating_mul(replicas)))
     }
 
-    /// The service without the replicas that have just begun, and whether there are some of these.
+    /// The service without the replicas that have just begun, and whether there were any.
     pub fn without_young(mut self, now: Timestamp) -> (Self, bool) {
         let all = self.replicas.len();
         self.replicas.retain(|replica| replica.started_at.is_some_and(|at| Duration::from_millis(now.since_ms(at)) >= YOUNG));
@@ -56,7 +56,7 @@ impl Service {
         (self, has_young)
     }
 
-    /// Counts it.
+    /// Adds the service to the counts.
     fn count(&self, states: &mut States) {
         let Some((scaling, state)) = scaling(&self.record) else { return };
         let waits = self.record.held || self.record.dependencies.as_ref().is_some_and(|all| !all.are_met());
@@ -75,8 +75,8 @@ impl Service {
     }
 }
 
-/// What its user says of how it scales, and what the ledger knows of that; `None`: it is no scaled
-/// service.
+/// The user's settings of how a service scales, and the ledger's state of that; `None`: it is no
+/// scaled service.
 pub fn scaling(record: &Allocation) -> Option<(&Scaling, &ScalingState)> {
     Some((record.spec.scaling.as_deref()?, record.scaling.as_deref()?))
 }
@@ -130,7 +130,7 @@ pub mod tests {
         format!("00000000-0000-4000-8000-{n:012x}").parse().unwrap()
     }
 
-    /// A service of which something has run, with two to six replicas.
+    /// A service that has run, with two to six replicas.
     pub fn service(n: u64, metric: &str) -> Allocation {
         let mut record = test_builders::allocation(id(n));
         let metric: ScaleMetric = metric.parse().unwrap();

@@ -68,8 +68,8 @@ impl Api {
         if by.owns(&allocation.owner) || self.limits.measurement_reads.is_recorded(&look, now) {
             return Ok(());
         }
-        let whose = AccessTarget { allocation: allocation.id, owner: &allocation.owner, node: None };
-        self.record_access(self.access(Uuid::new_v4(), by, AccessKind::MeasurementsRead, &whose, command)).await?;
+        let accessed = AccessTarget { allocation: allocation.id, owner: &allocation.owner, node: None };
+        self.record_access(self.access(Uuid::new_v4(), by, AccessKind::MeasurementsRead, &accessed, command)).await?;
         self.limits.measurement_reads.remember(look, now);
         Ok(())
     }

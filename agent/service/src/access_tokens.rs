@@ -74,7 +74,7 @@ pub(super) async fn list(api: &Api, request: Request<v1::ListTokensRequest>) -> 
     let sees_all = admin(api, &request).await?.is_some();
     let v1::ListTokensRequest { account } = request.into_inner();
     let asked = if account.is_empty() { None } else { Some(account_name(account)?) };
-    // Others need not be read.
+    // Tokens of other accounts need not be read.
     let account = if sees_all { asked.clone() } else { Some(SubjectName { is_group: false, name: user.name.clone() }) };
     match api.quorum.call(&Ask::ListTokens { account }, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
         Answer::Tokens(tokens) => {
@@ -87,7 +87,7 @@ pub(super) async fn list(api: &Api, request: Request<v1::ListTokensRequest>) -> 
     }
 }
 
-/// The caller as somebody who may see and revoke all tokens; `None`: those of its account alone, as work may.
+/// The caller, if it may see and revoke all tokens; `None`: only those of its account, as work may.
 async fn admin<T>(api: &Api, request: &Request<T>) -> Result<Option<Operator>, Status> {
     let caller = api.caller(request).await?;
     if caller.within.is_some() {
@@ -136,7 +136,7 @@ fn wanted(request: v1::IssueTokenRequest) -> Result<Wanted, Status> {
     Ok(Wanted { name, account, scopes, lifetime_ms: u64::from(days) * DAY_MS })
 }
 
-/// An account alone has a token, never a group.
+/// Only an account has a token, never a group.
 fn account_name(name: String) -> Result<SubjectName, Status> {
     let is_name = !name.is_empty() && name.len() <= SUBJECT_NAME_BYTES_MAX && !name.chars().any(|c| c == ':' || c.is_control());
     if !is_name {

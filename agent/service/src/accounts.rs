@@ -180,7 +180,7 @@ fn subject(name: &SubjectName) -> Result<Option<Subject>, Status> {
     Ok(user.map(|user| Subject::User { name: user.name, uid: user.uid.as_raw() }))
 }
 
-/// According to getpwuid_r(3) and getgrnam_r(3), these errors mean that there is none.
+/// According to getpwuid_r(3) and getgrnam_r(3), these errors mean that there is no such account or group.
 fn found<T>(answer: nix::Result<Option<T>>) -> nix::Result<Option<T>> {
     match answer {
         Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => Ok(None),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_account_is_remembered_for_a_while_and_only_so_many() {
+    fn accounts_are_cached_for_a_while_and_up_to_a_limit() {
         let (mut remembered, now) = (Remembered::default(), Instant::now());
         for uid in 0..=u32::try_from(USERS_MAX).unwrap() {
             remembered.put((uid, uid), of(uid), now + Duration::from_millis(u64::from(uid)));
@@ -256,7 +256,7 @@ mod tests {
 
     /// On a runtime of one worker: a lookup on the worker itself would block it for ever.
     #[test]
-    fn accounts_that_do_not_answer_are_given_up_and_the_worker_goes_on() {
+    fn accounts_that_do_not_answer_are_given_up_and_the_worker_continues() {
         static HANGS: Mutex<()> = Mutex::new(());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let held = HANGS.lock();

@@ -385,7 +385,7 @@ fn share_policy(name: &str) -> Result<SharePolicy, Status> {
     SharePolicy::from_name(name).ok_or_else(unknown)
 }
 
-/// Empty: it stays.
+/// An empty text: the setting stays.
 fn root_may(text: &str) -> Result<Option<RootMay>, Status> {
     if text.is_empty() {
         return Ok(None);
@@ -411,7 +411,7 @@ fn hours_change(wire: Option<v1::HoursChange>) -> QuotaChange<u64> {
     }
 }
 
-/// A number that is no class stays one that the quorum refuses.
+/// A number that is no class becomes one that the quorum refuses.
 fn class_change(wire: Option<v1::QuotaChange>) -> QuotaChange<u8> {
     match quota_change(wire) {
         QuotaChange::AtMost(class) => QuotaChange::AtMost(u8::try_from(class).unwrap_or(u8::MAX)),

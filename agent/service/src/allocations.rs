@@ -65,7 +65,7 @@ impl AllocationService for Api {
         let spec = lattice_api::spec::to_model(&wire).map_err(|e| lattice_api::spec::status(&e))?;
         let fits = match self.context.work.directory.knows_all() {
             true => servable(&self.cluster.borrow(), &spec, request.wait_for_nodes),
-            // The quorum refuses its submissions.
+            // The quorum refuses the submissions of such an agent.
             false => Ok(String::new()),
         };
         let warning = match fits {
@@ -137,7 +137,7 @@ impl AllocationService for Api {
         let node = given(request.node).map(|node| node_id(&node)).transpose()?;
         let lanes = match given(request.lanes_of) {
             Some(group) => WantedLanes::Of(allocation_id(&group)?),
-            // What is on a node are lanes and replicas, and not their groups and services.
+            // A node has lanes and replicas, and not their groups and services.
             None if node.is_some() => WantedLanes::All,
             None => WantedLanes::LeftOut,
         };
@@ -362,7 +362,7 @@ impl AllocationService for Api {
 }
 
 impl Api {
-    /// Refuses work of root where the site does.
+    /// Refuses work of root if the site refuses it.
     pub(super) fn may_own_work(&self, owner: &Principal) -> Result<(), Status> {
         if owner.is_root() && !self.context.setup.allow_root {
             return Err(Status::permission_denied("work as root is refused (work.allow_root is false): submit as a user"));

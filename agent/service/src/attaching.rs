@@ -51,9 +51,9 @@ pub(super) async fn attach(
     let place = place.ok_or_else(|| Status::resource_exhausted(over_mesh::too_many(&api.context, &caller.principal.name).to_string()))?;
     let open = wanted(start, &target, &asker)?;
     let session = Uuid::new_v4();
-    let whose = AccessTarget { allocation, owner: &target.owner, node: Some(&node) };
+    let accessed = AccessTarget { allocation, owner: &target.owner, node: Some(&node) };
     let what = format!("session {}: {}", session.simple(), shown(&open.argv));
-    let access = api.access(session, &caller.principal, AccessKind::AttachStarted, &whose, &what);
+    let access = api.access(session, &caller.principal, AccessKind::AttachStarted, &accessed, &what);
     let (out, events) = mpsc::channel(ITEMS_QUEUE_LEN);
     let (api, started) = (api.clone(), Started { allocation: allocation.to_string(), node: node.to_string() });
     // A task of its own: the end of a recorded session is recorded even if the caller disconnects.

@@ -42,7 +42,7 @@ pub(super) async fn query(api: &Api, request: Request<v1::QueryAuditRequest>) ->
     }
 }
 
-/// A filter that names the allocation by its id, if it names it by its job number.
+/// Replaces the job number in a filter by the allocation's id.
 async fn of_job(api: &Api, caller: &Caller, filter: Option<v1::AuditFilter>) -> Result<Option<v1::AuditFilter>, Status> {
     let filter = match filter {
         Some(filter) if filter.job > 0 => filter,
@@ -62,7 +62,8 @@ fn question(request: &v1::QueryAuditRequest, filter: Option<&v1::AuditFilter>, b
 
 /// The user whose records the caller reads; `None`: it must prove that it may read all.
 async fn reader(api: &Api, request: &Request<v1::QueryAuditRequest>) -> Result<Option<Principal>, Status> {
-    // Whoever shows a token wants to be an operator; one that cannot be read is refused as such.
+    // A caller with a token wants to be an operator; a token that cannot be read is refused as
+    // such.
     if !matches!(token_of(request.metadata()), Ok(None)) {
         return Ok(None);
     }

@@ -44,7 +44,7 @@ impl Api {
         let (principal, within, network) = match peer {
             Peer::Local(peer) => {
                 let within = match &self.context.machine.slice {
-                    Some(slice) => whose_work(peer.credentials.pid(), |pid| {
+                    Some(slice) => allocation_of(peer.credentials.pid(), |pid| {
                         let scope = slice.scope_of_pid(pid)?;
                         if peer.is_gone() { Err(io::ErrorKind::NotFound.into()) } else { Ok(scope) }
                     })?,
@@ -160,8 +160,9 @@ fn not_operator(why: String) -> Status {
 }
 
 impl Api {
-    /// Refuses callers that may not act as operators on this node. An operator's token is accepted, and root of this
-    /// machine, which the kernel identifies, so that no agent need vouch for it; else the roles of the account decide.
+    /// Refuses callers that may not act as operators on this node. An operator's token suffices, and so does being root
+    /// of this machine, which the kernel proves without an agent that vouches; for others, the roles of the account
+    /// decide.
     pub(super) async fn operator_here<T>(&self, request: &Request<T>) -> Result<(), Status> {
         let caller = self.caller(request).await?.outside()?;
         if self.by_token(&caller, request)?.is_some() || self.is_operator_here(&caller) {
@@ -218,8 +219,8 @@ impl Caller {
         }
     }
 
-    /// As whom this agent vouches for the caller towards the agents of nodes, once the caller may act on work of
-    /// `owner`: as the owner, or as root if the caller acts on another's work. Audit records name the caller itself.
+    /// The principal that this agent vouches for towards the agents of nodes, once the caller may act on work of
+    /// `owner`: the owner itself, or root if the work is another's. Audit records name the caller itself.
     pub(super) fn vouched_for(&self, owner: &Principal) -> Principal {
         if self.principal.owns(owner) {
             return self.principal.clone();
@@ -236,7 +237,7 @@ pub(super) fn confined(within: AllocationId) -> Status {
 
 /// The allocation of which the connecting process is work. If that cannot be determined, the caller
 /// is refused: otherwise work that ends and hands its connection on would count as its user.
-fn whose_work(pid: Option<i32>, scope_of: impl Fn(i32) -> io::Result<Option<AllocationId>>) -> Result<Option<AllocationId>, Status> {
+fn allocation_of(pid: Option<i32>, scope_of: impl Fn(i32) -> io::Result<Option<AllocationId>>) -> Result<Option<AllocationId>, Status> {
     let refused =
         |why: String| Status::permission_denied(format!("{why}: the process that opened the connection must live until it has the answer"));
     let pid = pid.filter(|pid| *pid > 0).ok_or_else(|| refused("the kernel does not report which process connected".to_owned()))?;
@@ -327,10 +328,10 @@ mod tests {
             2 => Ok(Some(id)),
             _ => Err(io::ErrorKind::NotFound.into()),
         };
-        assert_eq!(whose_work(Some(1), scope_of).unwrap(), None);
-        assert_eq!(whose_work(Some(2), scope_of).unwrap(), Some(id));
+        assert_eq!(allocation_of(Some(1), scope_of).unwrap(), None);
+        assert_eq!(allocation_of(Some(2), scope_of).unwrap(), Some(id));
         for pid in [None, Some(0), Some(3)] {
-            assert_eq!(whose_work(pid, scope_of).unwrap_err().code(), tonic::Code::PermissionDenied, "{pid:?}");
+            assert_eq!(allocation_of(pid, scope_of).unwrap_err().code(), tonic::Code::PermissionDenied, "{pid:?}");
         }
     }
 }

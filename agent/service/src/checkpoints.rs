@@ -47,7 +47,7 @@ pub(super) async fn create(
         return Err(Status::invalid_argument(format!("deadline: {length_ms} ms; 1 s to 24 h are possible")));
     }
     let target = target(api, &caller, &request.allocation).await?;
-    // The head knows the caller as root only, if it is not the owner.
+    // To the head, a caller that is not the owner is only root.
     let (by, about) = (&caller.principal, target.access_target());
     api.audit_unless_owner(Uuid::new_v4(), by, AccessKind::CheckpointRequested, &about, &format!("checkpoint {id}")).await?;
     let user = caller.vouched_for(&target.owner);
@@ -131,7 +131,7 @@ fn event(item: CheckpointItem) -> Result<v1::CheckpointEvent, Status> {
 }
 
 /// One of the caller's allocations, and the owner of its checkpoints in the store.
-async fn whose<T>(api: &Api, request: &Request<T>, key: &str) -> Result<(Allocation, Owner), Status> {
+async fn owned_allocation<T>(api: &Api, request: &Request<T>, key: &str) -> Result<(Allocation, Owner), Status> {
     let caller = api.caller(request).await?;
     let within = caller.within.map(|id| id.to_string());
     let key = if key.is_empty() { within.as_deref().ok_or_else(|| Status::invalid_argument("no allocation is given"))? } else { key };
@@ -237,7 +237,7 @@ fn expires_at_ms(api: &Api, allocation: &Allocation) -> Option<u64> {
 }
 
 pub(super) async fn list(api: &Api, request: Request<v1::ListCheckpointsRequest>) -> Result<v1::ListCheckpointsResponse, Status> {
-    let (allocation, owner) = whose(api, &request, &request.get_ref().allocation).await?;
+    let (allocation, owner) = owned_allocation(api, &request, &request.get_ref().allocation).await?;
     let store = api.context.work.checkpoint.checkpoints.store().map_err(without)?;
     let all = store.list(&owner).await.map_err(|e| status(&e))?;
     let (all, broken) = all;
@@ -254,7 +254,7 @@ pub(super) async fn list(api: &Api, request: Request<v1::ListCheckpointsRequest>
 }
 
 pub(super) async fn get(api: &Api, request: Request<v1::CheckpointKey>) -> Result<v1::CheckpointInfo, Status> {
-    let (allocation, owner) = whose(api, &request, &request.get_ref().allocation).await?;
+    let (allocation, owner) = owned_allocation(api, &request, &request.get_ref().allocation).await?;
     let manifest = find(api, &allocation, &owner, &request.get_ref().checkpoint).await?;
     let store = api.context.work.checkpoint.checkpoints.store().map_err(without)?;
     let mut info = shown(api, &manifest, &allocation);
@@ -274,7 +274,7 @@ pub(super) async fn get(api: &Api, request: Request<v1::CheckpointKey>) -> Resul
 }
 
 pub(super) async fn check(api: &Api, request: Request<v1::CheckpointKey>) -> Result<v1::VerifyCheckpointResponse, Status> {
-    let (allocation, owner) = whose(api, &request, &request.get_ref().allocation).await?;
+    let (allocation, owner) = owned_allocation(api, &request, &request.get_ref().allocation).await?;
     let manifest = find(api, &allocation, &owner, &request.get_ref().checkpoint).await?;
     let store = api.context.work.checkpoint.checkpoints.store().map_err(without)?;
     let _one_of_few = VERIFIED_AT_ONCE.acquire().await.map_err(|closed| Status::internal(closed.to_string()))?;
@@ -311,7 +311,7 @@ async fn removable(store: &CheckpointStore, allocation: &Allocation, owner: &Own
 }
 
 pub(super) async fn remove(api: &Api, request: Request<v1::CheckpointKey>) -> Result<v1::RemoveCheckpointResponse, Status> {
-    let (allocation, owner) = whose(api, &request, &request.get_ref().allocation).await?;
+    let (allocation, owner) = owned_allocation(api, &request, &request.get_ref().allocation).await?;
     let key = &request.get_ref().checkpoint;
     if key.is_empty() {
         return Err(Status::invalid_argument("no checkpoint is named\nhint: `lattice checkpoint list` shows them"));

@@ -33,7 +33,7 @@ const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// What every HTTP/2 client sends at once: 24 bytes that identify the protocol, and the head of its
 /// settings.
 const OPENING_BYTES: usize = 24 + 9;
-/// How long that may take.
+/// How long a client may take to send that.
 const OPENING_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Accepts connections and counts them in `quota`; those beyond a user's limit are closed. `cut`
@@ -103,7 +103,7 @@ pub struct NetworkPeer {
     pub principal: Principal,
     /// What the token opens.
     pub scopes: Scopes,
-    /// The tenants of which the token makes the account a member.
+    /// The tenants that the token makes the account a member of.
     pub tenants: BTreeSet<String>,
     /// How the caller proved who it is.
     pub authentication: Authentication,
@@ -123,7 +123,7 @@ pub enum Authentication {
 }
 
 impl Authentication {
-    /// The token of the cluster that proved it; `None`: something else did.
+    /// The cluster's token that proved it; `None`: something else did.
     pub(super) fn token(&self) -> Option<TokenId> {
         match self {
             Self::Token { id, .. } => Some(*id),

@@ -86,7 +86,7 @@ async fn has_parts(api: &Api, caller: &Caller, work: &EndedWork) -> Result<bool,
     Ok(!api.ended_page(caller.principal.uid, query).await?.work.is_empty())
 }
 
-/// The refusal to correct a whole of which the parts have the use, and the records.
+/// The refusal to correct a group or a service: its lanes or replicas have the use, and the records.
 pub(super) fn whole_has_ended(id: AllocationId) -> Status {
     Status::failed_precondition(format!(
         "allocation {} has ended, and the records of its lanes or replicas are not corrected through it\nhint: give a project and tags \
@@ -96,7 +96,7 @@ pub(super) fn whole_has_ended(id: AllocationId) -> Status {
 }
 
 impl Api {
-    /// The allocation with this job number, be it that the accounting store alone still knows it. A number of a task is
+    /// The allocation with this job number, even if only the accounting store still knows it. A number of a task is
     /// refused.
     pub(super) async fn id_of_job(&self, caller: &Caller, job: u64) -> Result<AllocationId, Status> {
         let key = job.to_string();

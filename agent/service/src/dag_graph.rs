@@ -87,7 +87,7 @@ impl GraphFault {
     }
 }
 
-/// The name of a step that this text may have been meant to be, among as many as are compared.
+/// The name of a step that is similar to this text, among as many as are compared.
 fn similar<'a>(text: &str, steps: &[NamedStep<'a>]) -> Option<&'a str> {
     let mut left = COMPARED_MAX;
     let is_compared = |name: &&str| match left.checked_sub(text.len().saturating_mul(name.len())) {
@@ -100,10 +100,11 @@ fn similar<'a>(text: &str, steps: &[NamedStep<'a>]) -> Option<&'a str> {
     nearest(text, steps.iter().map(|step| step.name).take_while(is_compared))
 }
 
-/// Checks the sizes of what the steps name: only a graph within them is looked at as a whole.
+/// Checks the sizes of names and references: a graph is examined as a whole only if all are
+/// allowed.
 ///
 /// # Errors
-/// A step whose name is too long, or that depends on a text of which this is true or on too many.
+/// A step's name, or a text that it depends on, is too long; or it depends on too many.
 pub fn check_sizes(steps: &[NamedStep<'_>]) -> Result<(), GraphFault> {
     for (number, step) in (1..).zip(steps) {
         if step.name.len() > DAG_NAME_BYTES_MAX {
@@ -130,11 +131,11 @@ fn path(steps: &[String]) -> String {
     shown.join(" -> ")
 }
 
-/// The steps in an order in which each is after those that it depends on, and otherwise as written.
-/// What is no step is not looked up.
+/// Orders the steps so that each follows those that it depends on, and otherwise as written. A
+/// reference to something that is no step is ignored.
 ///
 /// # Errors
-/// All faults: bad names, names of several steps, and for each of the first cycles its steps.
+/// All faults: bad names, names of several steps, and the steps of each of the first cycles.
 pub fn order(steps: &[NamedStep<'_>]) -> Result<Vec<usize>, Vec<GraphFault>> {
     if steps.is_empty() {
         return Err(vec![GraphFault::Empty]);
@@ -159,9 +160,9 @@ pub fn order(steps: &[NamedStep<'_>]) -> Result<Vec<usize>, Vec<GraphFault>> {
     if faults.is_empty() { Ok(order) } else { Err(faults) }
 }
 
-/// The numbers in an order in which each is after its parents, the smallest first; and cycles, each
-/// from its smallest number on. A cycle that shares numbers with one that was found is not looked for,
-/// and after [`CYCLES_MAX`] none is.
+/// Orders the numbers so that each follows its parents, the smallest first. Also returns cycles,
+/// each from its smallest number on; at most [`CYCLES_MAX`], and none that shares numbers with an
+/// earlier one.
 fn sort(parents: &[BTreeSet<usize>]) -> (Vec<usize>, Vec<Vec<usize>>) {
     let mut children: Vec<Vec<usize>> = vec![Vec::new(); parents.len()];
     let mut missing: Vec<usize> = parents.iter().map(BTreeSet::len).collect();
@@ -175,7 +176,7 @@ fn sort(parents: &[BTreeSet<usize>]) -> (Vec<usize>, Vec<Vec<usize>>) {
         let Some(next) = ready.pop_first() else {
             let Some(first) = left.first().copied().filter(|_| cycles.len() < CYCLES_MAX) else { return (order, cycles) };
             let cycle = cycle_before(first, parents, &left);
-            // As if its steps did not depend on each other: others may be at fault, too.
+            // Continue as if its steps did not depend on each other: there may be more cycles.
             ready.extend(cycle.iter().copied());
             cycles.push(cycle);
             continue;
@@ -193,8 +194,8 @@ fn sort(parents: &[BTreeSet<usize>]) -> (Vec<usize>, Vec<Vec<usize>>) {
     }
 }
 
-/// A cycle among those that are left, found from this one on by going from each to one of its parents.
-/// Each of them has a parent among them.
+/// A cycle among the numbers `left`, each of which has a parent among them: walks from `from` to
+/// such a parent, again and again.
 fn cycle_before(from: usize, parents: &[BTreeSet<usize>], left: &BTreeSet<usize>) -> Vec<usize> {
     let (mut walked, mut places) = (Vec::new(), BTreeMap::new());
     let mut now = from;
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_larger_than_any_graph_is_refused_before_it_is_looked_at() {
+    fn sizes_beyond_the_limits_are_refused() {
         let checked = |of: &[(&str, &[&str])]| check_sizes(&steps(of)).map_err(|fault| fault.to_string());
         let (long, longer) = ("x".repeat(128), "x".repeat(129));
         let most = vec!["a"; DEPENDENCIES_MAX];

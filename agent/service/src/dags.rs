@@ -212,7 +212,7 @@ impl Submission<'_> {
                     made.push(None);
                 }
             }
-            // Each copies the environment of all steps: other requests go on between them.
+            // Each copies the environment of all steps: let other requests run in between.
             tokio::task::yield_now().await;
         }
         faults.none()?;
@@ -325,18 +325,18 @@ impl Submission<'_> {
         let mut model = lattice_api::spec::to_model(&spec).map_err(|e| lattice_api::spec::status(&e))?;
         let warning = match self.api.context.work.directory.knows_all() {
             true => servable(&self.api.cluster.borrow(), &model, wait_for_nodes)?,
-            // The quorum refuses its submissions.
+            // The quorum refuses the submissions of such an agent.
             false => String::new(),
         };
         if takes_env {
-            // The quorum adds them again.
+            // The quorum adds these variables again.
             model.env.retain(|name, value| env.get(name) != Some(value));
         }
         Ok((DagStep { name, allocation, takes_env, spec: Box::new(model) }, warning))
     }
 }
 
-/// Takes out of what a step depends on that it is a singleton. Returns whether it is one.
+/// Removes the singleton entry from a step's dependencies. Returns whether there was one.
 fn take_singleton(spec: &mut v1::AllocationSpec) -> bool {
     let before = spec.depends_on.len();
     spec.depends_on.retain(|dependency| !is_singleton(dependency));
@@ -354,10 +354,9 @@ fn without_hint(message: &str) -> &str {
     message.split_once("\nhint: ").map_or(message, |(what, _)| what)
 }
 
-/// Refuses an environment of all steps that no specification could contain, before it is copied into
-/// each of them.
+/// Refuses an environment that no specification could contain, before it is copied into each of them.
 fn check_env(env: &HashMap<String, String>) -> Result<(), Status> {
-    // As a specification counts them.
+    // Counted as a specification counts them.
     let bytes: usize = env.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
     if bytes > SPEC_BYTES_MAX {
         let text = format!("the environment of the steps has {bytes} bytes; {SPEC_BYTES_MAX} are possible");

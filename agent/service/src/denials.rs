@@ -110,7 +110,7 @@ impl Quotas {
         Some(std::mem::take(&mut quota.left_out))
     }
 
-    /// Counts a denial that could not be recorded, though it had a token, with those that it counts.
+    /// Counts a denial that could not be recorded although it had a token, and the denials that its text counts.
     fn leave_out(&mut self, denial: &Denial, now: Instant) {
         let quota = self.of(denial.uid, now);
         quota.left_out = quota.left_out.saturating_add(denial.left_out).saturating_add(1);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_recorded_is_counted_with_all_that_it_counted() {
+    fn a_denial_that_could_not_be_recorded_is_counted_with_the_denials_that_it_counted() {
         let (mut quotas, now) = (Quotas::default(), Instant::now());
         let lost = Denial { uid: 7, gid: 7, detail: String::new(), left_out: 4 };
         quotas.leave_out(&lost, now);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_users_are_remembered_and_those_without_a_use_go_first() {
+    fn the_number_of_quotas_is_limited_and_unused_quotas_are_dropped_first() {
         let (mut quotas, began) = (Quotas::default(), Instant::now());
         let users = u32::try_from(USERS_MAX).unwrap();
         (0..users).for_each(|uid| assert_eq!(quotas.take(uid, began + Duration::from_millis(uid.into())), Some(0)));

@@ -1,4 +1,4 @@
-//! What a submission depends on: from what its user typed to ids, and the present states for its user.
+//! The dependencies of a submission: finds the ids of those that its user typed, and their present states.
 
 use super::Api;
 use super::api::QUORUM_TIMEOUT;
@@ -20,9 +20,9 @@ use tonic::Status;
 const LOOKUPS_AT_ONCE: usize = 16;
 
 /// Replaces job numbers and prefixes of ids by the whole ids. What the submitter may not see does not exist for them. A
-/// singleton names none.
+/// singleton names no allocation.
 pub(super) async fn look_up(api: &Api, viewer: &Viewer, named: &mut [v1::Dependency]) -> Result<(), Status> {
-    // So many are refused by the conversion.
+    // The conversion refuses so many.
     if named.len() > DEPENDENCIES_MAX {
         return Ok(());
     }
@@ -40,7 +40,7 @@ pub(super) async fn whole_id(api: &Api, viewer: &Viewer, key: String) -> Result<
     match api.quorum.call(&Ask::GetAllocation { key: key.clone() }, QUORUM_TIMEOUT).await {
         Ok(Answer::Allocation(allocation)) if viewer.sees_allocation(&allocation) => match task_named(&allocation, &key) {
             None => Ok(allocation.id),
-            // What would depend on one task must not depend on all of them.
+            // A dependency on one task must not become one on all of them.
             Some(index) => Err(names_a_task(&allocation, &key, index)),
         },
         Ok(Answer::Allocation(_)) | Err(CallError::Refused(Refusal::NoSuchAllocation { .. })) => {
@@ -51,7 +51,7 @@ pub(super) async fn whole_id(api: &Api, viewer: &Viewer, key: String) -> Result<
     }
 }
 
-/// Adds the states of those that have not ended, as far as this agent knows them.
+/// Adds the states of dependencies that have not ended, as far as this agent knows them.
 pub(super) fn add_states(dependencies: &mut [v1::DependencyStatus], cluster: &Cluster) {
     for dependency in dependencies.iter_mut().filter(|dependency| dependency.state.is_empty()) {
         let Ok(id) = dependency.id.parse::<AllocationId>() else { continue };

@@ -1,11 +1,11 @@
-//! When work that is only checked would begin: what the plan has for it beside all that waits.
+//! When work that is only checked would begin, according to a plan for it and all that waits.
 
 use super::Api;
 use lattice_api::v1;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, Principal};
 use tonic::Status;
 
-/// The estimate for a specification. `id`: of no allocation. `None`: this agent does not know what else waits.
+/// The estimate for a specification. `id`: no allocation has it. `None`: this agent does not know what else waits.
 pub(super) async fn expected_start(
     api: &Api,
     id: AllocationId,
@@ -20,7 +20,7 @@ pub(super) async fn expected_start(
         cluster.with_gossip(api.membership.gossiped())
     };
     let (now, begin) = (lattice_agent_common::clock::now(), spec.begin());
-    // Of a task group its first task; of what is held or depends on other work, once nothing of that is in its way.
+    // For a task group, of its first task; for work that is held or has dependencies, as if neither were so.
     let spec = AllocationSpec { tasks: None, scaling: None, hold: false, ..spec };
     let asked = Allocation::submitted(id, spec, owner, now);
     let estimate = tokio::task::spawn_blocking(move || lattice_scheduler::estimate(&view, &asked, now)).await;

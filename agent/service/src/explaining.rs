@@ -40,7 +40,7 @@ async fn single(api: &Api, allocation: &Allocation) -> Result<v1::ExplainRespons
     let (summary, why) = if waits {
         let view = cluster.with_gossip(api.membership.gossiped());
         let (asked, now) = (allocation.clone(), lattice_agent_common::clock::now());
-        // It makes several plans.
+        // An explanation takes several plans.
         let why = tokio::task::spawn_blocking(move || lattice_scheduler::explain(&view, &asked, now)).await;
         let why = why.map_err(|error| Status::internal(error.to_string()))?;
         let before = allocation.reason.as_ref().map(|r| format!(" (back in the queue: {r})")).unwrap_or_default();
@@ -59,8 +59,8 @@ async fn single(api: &Api, allocation: &Allocation) -> Result<v1::ExplainRespons
     Ok(v1::ExplainResponse { allocation, summary, refused_claim, checkpoint, ..waits })
 }
 
-/// What the agent of its first node says of it beyond that it runs, as the end of a sentence: a lane that
-/// begins no task, or an exposed port that accepts no connections.
+/// What the agent of its first node adds to its state Running, as the end of a sentence: a lane that begins no task, or
+/// an exposed port that accepts no connections.
 async fn text_of_head(api: &Api, cluster: &Cluster, allocation: &Allocation) -> String {
     let has_text = allocation.lane.is_some() || !allocation.spec.connectivity.expose.is_empty();
     let head = allocation.head().filter(|_| has_text && allocation.state == AllocationState::Running);
@@ -135,8 +135,8 @@ async fn service(api: &Api, service: &Allocation) -> Result<v1::ExplainResponse,
     Ok(v1::ExplainResponse { allocation: Some(shown), summary: explanation + unknown, ..Default::default() })
 }
 
-/// Of a task group or a scaled service: the lane or replica that begins before its others, and its
-/// explanation, in which the group or service takes its place. `None`: this agent knows of none that waits.
+/// The lane or replica of a task group or a scaled service that begins before the others, and its explanation, in which
+/// the group or service takes its place. `None`: this agent knows of none that waits.
 async fn of_first_waiting<'a>(
     api: &Api,
     cluster: &'a Cluster,
@@ -167,7 +167,7 @@ fn progress(counts: &v1::TaskCounts) -> String {
     format!("{ended} of {total} tasks have ended{failed}, {} wait, {running}", counts.waiting)
 }
 
-/// Why no more than one of a group's lanes waits, if that is so.
+/// Why at most one of a group's lanes waits, if that is so.
 fn few_lanes_wait(counts: &v1::TaskCounts, obstacle: Option<LanesObstacle>) -> String {
     match obstacle {
         Some(LanesObstacle::TooManyOfUser) if counts.waiting > 1 => {
@@ -177,8 +177,8 @@ fn few_lanes_wait(counts: &v1::TaskCounts, obstacle: Option<LanesObstacle>) -> S
     }
 }
 
-/// Why a group whose tasks wait has no lane that does. `awaiting`: how many of the tasks wait for those of
-/// other groups.
+/// Why no lane of a group waits although its tasks do. `awaiting`: how many of the tasks wait for tasks of other
+/// groups.
 fn no_lane_waits(group: &Allocation, counts: &v1::TaskCounts, awaiting: u32, obstacle: Option<LanesObstacle>) -> String {
     let most = group.spec.tasks.as_ref().and_then(|tasks| tasks.concurrent_max).filter(|most| counts.lanes_running >= *most);
     match (obstacle, most) {
@@ -191,7 +191,7 @@ fn no_lane_waits(group: &Allocation, counts: &v1::TaskCounts, awaiting: u32, obs
         (Some(LanesObstacle::TooManyLive), None) => {
             format!("; it gets no other lane while {LIVE_WITH_LANES_MAX} allocations of the cluster have not ended")
         }
-        // Each of the user's groups has one that waits, or gets it in a moment.
+        // Each of the user's groups has a lane that waits, or gets one in a moment.
         (Some(LanesObstacle::TooManyOfUser) | None, None) => "; none of its lanes waits".to_owned(),
     }
 }

@@ -33,7 +33,7 @@ pub(super) async fn feed(
 ) -> Result<mpsc::Receiver<Result<v1::LaunchInputResponse, Status>>, Status> {
     let head = &target.head;
     let unavailable = |e: &dyn std::fmt::Display| Status::unavailable(format!("the launch's head {head}: {e}"));
-    let way = if *head == api.context.setup.me {
+    let connection = if *head == api.context.setup.me {
         InputConnection::Here(meshd::input_of(&api.context, &open).map_err(|error| Status::failed_precondition(error.to_string()))?)
     } else {
         let address = api.mesh_address(head).await.ok_or_else(|| unavailable(&"its address is not known"))?;
@@ -46,7 +46,7 @@ pub(super) async fn feed(
     };
     let (out, stream) = mpsc::channel(ITEMS_QUEUE_LEN);
     api.context.work.tasks.spawn(async move {
-        let ended = match way {
+        let ended = match connection {
             InputConnection::Here(port) => feed_locally(requests, port, &out).await,
             InputConnection::There { send, recv } => feed_remotely(requests, send, recv, &out).await,
         };

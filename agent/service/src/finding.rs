@@ -22,7 +22,7 @@ impl Api {
     pub(super) async fn allocation(&self, caller: &Caller, key: &str) -> Result<Allocation, Status> {
         let (allocation, task) = self.allocation_or_task(caller, key).await?;
         match task {
-            // Another user's work is not described to whoever guesses its number.
+            // Another user's work is not described to a caller that guesses its number.
             Some(index) => {
                 self.check(caller, &allocation).await?;
                 Err(names_a_task(&allocation, key, index))
@@ -43,13 +43,13 @@ impl Api {
         self.get_allocation(id.to_string(), false).await.map(|(allocation, _)| allocation)
     }
 
-    /// As [`Self::allocation`], but the job number of a task finds its group. If `stale`, one member answers from its own state; also returns the greatest age of that
-    /// answer, in milliseconds.
+    /// As [`Self::allocation`], but the job number of a task finds its group. If `stale`, one member answers from its
+    /// own state; also returns the greatest age of that answer, in milliseconds.
     pub(super) async fn find_allocation(&self, caller: &Caller, key: &str, stale: bool) -> Result<(Allocation, Option<u64>), Status> {
         let Some((service, number)) = replica_key(key)? else { return self.get_allocation(key.to_owned(), stale).await };
         let (service, _) = self.get_allocation(service.to_owned(), stale).await?;
         let id = lane_id(service.id, number);
-        // Whether there is such a replica is for those alone who may act on the service, and for the replica itself.
+        // Only callers who may act on the service, and the replica itself, learn whether there is such a replica.
         if caller.within != Some(id) {
             self.check(caller, &service).await?;
         }
@@ -120,7 +120,7 @@ fn parse_number(key: &str) -> Option<u64> {
     key.bytes().all(|byte| byte.is_ascii_digit()).then(|| key.parse().ok()).flatten()
 }
 
-/// Whether the key has at least the digits of the id that are shown. Fewer decimal ones are a number.
+/// Whether the key has at least as many digits of the id as are shown. Fewer decimal digits are a number.
 fn is_short_id_of(key: &str, id: AllocationId) -> bool {
     key.starts_with(&id.short()) && id.0.simple().to_string().starts_with(key)
 }

@@ -1,12 +1,12 @@
-//! What is the same for task groups and for scaled services. Both get no nodes themselves: the
-//! *lanes* of a group, and the *replicas* of a service, are allocations that do.
+//! The common part of task groups and scaled services. Neither gets nodes itself: the *lanes* of a group, and the
+//! *replicas* of a service, are allocations that do.
 
 use lattice_membership::cluster::Cluster;
 use lattice_model::{Allocation, AllocationId, LaneOf, ReplicaOf};
 use std::collections::{BTreeMap, BTreeSet};
 use tonic::Status;
 
-/// Refuses to do to a task group or to a scaled service what needs nodes.
+/// Refuses an operation on a task group or a scaled service that needs nodes.
 pub(super) fn refuse_group(allocation: &Allocation) -> Result<(), Status> {
     let short = allocation.id.short();
     let text = if allocation.is_task_group() {
@@ -25,8 +25,7 @@ pub(super) fn refuse_group(allocation: &Allocation) -> Result<(), Status> {
     Err(Status::failed_precondition(text))
 }
 
-/// Refuses to do to a lane or to a replica what concerns the whole group or service. `what`: such as
-/// "be held".
+/// Refuses an operation on a lane or a replica that concerns the whole group or service. `what`: such as "be held".
 pub(super) fn refuse_part(allocation: &Allocation, what: &str) -> Result<(), Status> {
     let short = allocation.id.short();
     let text = match (&allocation.lane, &allocation.replica) {
@@ -55,8 +54,8 @@ fn part_of(allocation: &Allocation) -> Option<(AllocationId, u32)> {
     of_group.or_else(|| allocation.replica.as_deref().map(|replica| (replica.service, replica.number)))
 }
 
-/// Of each of these groups and services: the lane or replica that begins before its others, of those
-/// that this agent knows to wait.
+/// For each of these groups and services: the first of its lanes or replicas to begin, among those that this agent
+/// knows to wait.
 pub(super) fn first_waiting<'a>(cluster: &'a Cluster, groups: &BTreeSet<AllocationId>) -> BTreeMap<AllocationId, &'a Allocation> {
     let mut first: BTreeMap<AllocationId, (u32, &Allocation)> = BTreeMap::new();
     for allocation in cluster.allocations.values() {

@@ -9,8 +9,8 @@
 //!
 //! The bytes of a message are reserved before its first frame goes to the decoder, which buffers
 //! the message until it is complete. They are released when the call is answered; in a stream of
-//! messages, when the handler asks for the next. What waits stays in the connection's flow-control
-//! window.
+//! messages, when the handler asks for the next. Frames that wait stay in the connection's
+//! flow-control window.
 
 use super::connections::Peer;
 use crate::user_shares::UserShares;
@@ -174,7 +174,7 @@ impl Held {
 enum At {
     /// Before a message, or within its head.
     Head { bytes: [u8; HEAD_BYTES], got: usize },
-    /// Within a message, of which `left` bytes are missing.
+    /// Within a message that lacks `left` bytes.
     Message { left: usize },
 }
 
@@ -245,7 +245,7 @@ impl Received {
         Self { body, intake, uid, method, bytes_max, is_stream, at: BETWEEN, waiting: None, until, held }
     }
 
-    /// Called when a frame goes on to the decoder: a message's time begins or ends with it.
+    /// Called when a frame is passed to the decoder: a message's time begins or ends with it.
     fn passed(&mut self) {
         let is_between = self.is_stream && self.at == BETWEEN;
         match &mut self.until {

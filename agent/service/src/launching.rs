@@ -50,7 +50,8 @@ pub(super) async fn launch(
     check(std::iter::once(&request.argv).chain(programs), &request.env).map_err(|error| Status::invalid_argument(error.to_string()))?;
     let others = request.shape.iter().flat_map(|shape| &shape.programs);
     let what = others.fold(format!("launch {id}: {}", shown(&request.argv)), |text, other| text + " : " + &shown(&other.argv));
-    // A new id: whoever chose the id of a launch could else have another program take the place of the one on record.
+    // A new id: under the launch's id, which the caller chooses, a record might exist already, of
+    // another program.
     api.audit_unless_owner(Uuid::new_v4(), &caller.principal, AccessKind::LaunchStarted, &target.access_target(), &what).await?;
     let asked = lattice_api::spec::shape_request(request.shape.as_ref()).map_err(|e| lattice_api::spec::status(&e))?;
     let stdin = request.env.get(STDIN_VARIABLE).map_or(Ok(Stdin::None), |asked| asked.parse());
@@ -140,7 +141,7 @@ pub(super) async fn type_on(
         return feeding::feed(api, requests, &target, open).await;
     }
     let unavailable = |e: &dyn std::fmt::Display| Status::unavailable(format!("the launch's head {}: {e}", target.head));
-    let way = if target.head == api.context.setup.me {
+    let connection = if target.head == api.context.setup.me {
         let launch = meshd::launch_of(&api.context, &open);
         let (handle, id) = launch.map_err(|error| Status::failed_precondition(error.to_string()))?;
         InputConnection::Here { handle, id }
@@ -156,7 +157,7 @@ pub(super) async fn type_on(
     let (out, stream) = mpsc::channel(1);
     let _ = out.try_send(Ok(v1::LaunchInputResponse { taken: None }));
     api.context.work.tasks.spawn(async move {
-        if let Err(status) = relay_input(requests, way).await {
+        if let Err(status) = relay_input(requests, connection).await {
             let _ = out.send(Err(status)).await;
         }
     });
@@ -164,7 +165,7 @@ pub(super) async fn type_on(
 }
 
 /// Carries keyboard input to the head until there is no more.
-async fn relay_input(mut requests: Streaming<v1::LaunchInputRequest>, mut way: InputConnection) -> Result<(), Status> {
+async fn relay_input(mut requests: Streaming<v1::LaunchInputRequest>, mut connection: InputConnection) -> Result<(), Status> {
     use v1::launch_input_request::What;
     while let Some(request) = requests.message().await? {
         let message = match request.what {
@@ -178,7 +179,7 @@ async fn relay_input(mut requests: Streaming<v1::LaunchInputRequest>, mut way: I
             }
             None => continue,
         };
-        match &mut way {
+        match &mut connection {
             InputConnection::Here { handle, id } => handle.send_input(*id, message).await,
             InputConnection::There(send) => {
                 frame::write(send, &message).await.map_err(|e| Status::unavailable(format!("the launch's head: {e}")))?;

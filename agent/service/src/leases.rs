@@ -98,8 +98,8 @@ impl Api {
         }
     }
 
-    /// Work of an allocation uses the leases of its own user alone, even as root; so does everybody but root for whom roles
-    /// do not count. All else is decided by the quorum.
+    /// Work of an allocation uses only the leases of its own user, even as root. So does everybody else for whom roles
+    /// do not count, except root. The quorum decides all other cases.
     async fn refuse_others_lease(&self, caller: &Caller, name: &str) -> Result<(), Status> {
         let counts_roles = caller.within.is_none() && (self.granted_roles_count(caller) || caller.principal.is_root());
         if counts_roles {

@@ -11,7 +11,7 @@ use tonic::Status;
 /// The warning for work with `--mail-type` where the site sends no mail.
 const NO_MAIL: &str = "this site sends no mail: its quorum has no mail_hook, so --mail-type has no effect";
 
-/// The warning to who submits this; empty: there is none.
+/// The warning to the submitter; empty: there is none.
 pub(super) async fn warning(api: &Api, spec: &AllocationSpec) -> Result<String, Status> {
     if spec.mail.is_none() {
         return Ok(String::new());

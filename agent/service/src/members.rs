@@ -16,7 +16,7 @@ pub(super) async fn add(api: &Api, request: Request<v1::TenantMemberRequest>) ->
     let by = operator.name.clone();
     let v1::TenantMemberRequest { tenant, subject, is_default } = request.into_inner();
     let subject = ACCOUNTS.subject(&subject_name(&subject)?, &api.context.setup.me).await?;
-    // As it was asked for: without it, a default that was there stays.
+    // As requested: if `is_default` is not set, an earlier default stays.
     let added = to_proto(&TenantMember { subject: subject.clone(), is_default });
     let change = MemberChange { tenant: tenant.clone(), step: MemberStep::Add { subject, is_default } };
     api.done(&operator.asks(Action::SetTenantMember { change, by })).await?;

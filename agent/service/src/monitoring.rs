@@ -6,8 +6,8 @@
 //!   the allocation's watch: requeued, ended ──────────────────┘
 //! ```
 //!
-//! A slow caller delays the nodes' streams, which queue nothing for it: numbers are those of the
-//! moment they are sent in.
+//! A slow caller delays the nodes' streams, which queue nothing for it: each number is the newest
+//! when it is sent.
 
 use super::Api;
 use super::groups::refuse_group;
@@ -112,7 +112,7 @@ async fn run(api: &Api, allocation: Allocation, open: MonitorOpen, out: &Out) {
                 }
                 following = Some((now.epoch, nodes));
             }
-            // The attempt has ended; the next one is another.
+            // The attempt has ended; the next one is followed anew.
             (_, _) => {
                 following = None;
                 if reported_state != Some(state)

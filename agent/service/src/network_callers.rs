@@ -17,7 +17,7 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{Bytes, http};
 
-/// The method of terminals: nobody can go on with one in another connection.
+/// The method of terminals: nobody can continue one in another connection.
 const TERMINALS: &str = "AllocationService/Attach";
 /// How long a terminal of a person who logged in may last, if the token expires earlier. Providers' tokens often last
 /// some minutes alone.
@@ -35,21 +35,21 @@ pub(super) struct NetworkCallers {
 pub(super) struct Admitted {
     /// The stream's place in the account's limit.
     slot: Option<UserSlot>,
-    /// How long what the call opened may last.
+    /// How long the answer may last.
     left: Duration,
     /// For the stream of a token that can be revoked.
     revoked: Option<Revoked>,
-    /// With what the stream ends once `left` is over.
+    /// The status with which the stream ends once `left` is over.
     expired: fn() -> Status,
 }
 
 impl NetworkCallers {
-    /// `streams` counts the streams of each account, of which it may have `streams_max`.
+    /// `streams` counts the streams of each account, at most `streams_max`.
     pub(super) fn new(streams: UserQuota, streams_max: usize, revocations: Revocations) -> Self {
         Self { streams, streams_max, revocations }
     }
 
-    /// Refuses a call that the caller's token does not open, and a stream too many.
+    /// Refuses a call that the caller's token does not open, and a stream beyond the account's limit.
     pub(super) fn admit(&self, peer: &NetworkPeer, method: &str, is_stream: bool, now: Timestamp) -> Result<Admitted, Status> {
         let expired: fn() -> Status = match &peer.authentication {
             Authentication::Token { .. } | Authentication::Oidc { .. } => token_expired,
@@ -121,7 +121,7 @@ impl Expiring {
         Self { body, _slot: slot, expiry: Box::pin(sleep(left)), revoked, expired }
     }
 
-    /// Why what the caller presented opens nothing any more; `None`: it does.
+    /// Why the caller's token or certificate is no longer valid; `None`: it is valid.
     fn over(&mut self, cx: &mut Context<'_>) -> Option<Status> {
         if self.expiry.as_mut().poll(cx).is_ready() {
             return Some((self.expired)());
@@ -255,7 +255,7 @@ mod tests {
         }
     }
 
-    /// How a stream ends that begins at this time and has nothing to send.
+    /// How a silent stream ends that begins at this time.
     async fn end_of_stream(callers: &NetworkCallers, peer: &NetworkPeer, now: u64) -> String {
         let admitted = callers.admit(peer, "AllocationService/Logs", true, Timestamp(now)).unwrap();
         let mut body = Box::pin(Expiring::new(Body::new(Silent), admitted));

@@ -1,10 +1,10 @@
 //! Network domains and services: which names a caller may see, and where a domain is not enforced.
 //!
-//! A tenant with members is closed to users who are neither members nor admins of it: for them, its
-//! services and domains do not exist. Whoever names no tenant sees those of its own work; operators and
-//! system admins see all. The quorum is asked for that only if it can matter: not for the own tenant of an
-//! allocation's work, not for root or the agent's user, and not if the agent's own watch shows that none of
-//! the tenants in question exists. A tenant without a record has no members.
+//! A tenant with members is closed to users who are neither members nor admins of it: for them, its services and
+//! domains do not exist. A caller that names no tenant sees those of its own work; operators and system admins see all.
+//! The quorum is asked only if its answer can matter: not for the own tenant of an allocation's work, not for root or
+//! the agent's user, and not if the agent's own watch shows that none of the tenants in question exists. A tenant
+//! without a record has no members.
 
 use super::Api;
 use super::api::QUORUM_TIMEOUT;
@@ -26,8 +26,8 @@ use std::collections::BTreeSet;
 use tonic::{Request, Status};
 
 impl Api {
-    /// The tenants whose names the caller may see; `None`: all. If it names one, that one, or none if that
-    /// is closed to it.
+    /// The tenants whose names the caller may see; `None`: all. `named`: only this one, or none if it is closed to the
+    /// caller.
     async fn tenants_of<T>(&self, request: &Request<T>, named: Option<String>) -> Result<Option<Vec<String>>, Status> {
         let caller = self.caller(request).await?;
         if let Some(id) = caller.within {
@@ -154,8 +154,7 @@ fn may_be_closed(tenants: &[String], cluster: &Cluster) -> bool {
     tenants.iter().any(|tenant| !tenant.is_empty() && (!cluster.fresh || cluster.tenants.contains_key(tenant)))
 }
 
-/// Those of the tenants that are not closed to the caller. Work of an allocation has no roles, so that of an admin
-/// neither.
+/// The tenants that are not closed to the caller. Work of an allocation has no roles, even if its user is an admin.
 fn open_tenants(mut tenants: Vec<String>, caller: &Caller, standing: Standing) -> Vec<String> {
     let is_work = caller.within.is_some();
     let Standing { roles, closed_to_it, .. } = if is_work { without_granted_roles(standing) } else { standing };

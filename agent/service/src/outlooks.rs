@@ -1,5 +1,5 @@
-//! What waiting work is told about its start. The answer is the same for all who ask at one moment, so
-//! it is computed once for them.
+//! When waiting work is expected to start. The answer is the same for all who ask at one moment, so it is computed once
+//! for them.
 
 use lattice_agent_common::clock;
 use lattice_membership::cluster::Cluster;
@@ -13,13 +13,13 @@ use tokio::task::JoinError;
 
 /// How long an outlook on an unchanged cluster is right: starts are counted from now.
 const UNCHANGED_MAX: Duration = Duration::from_secs(1);
-/// An outlook on a cluster that has changed since is used for so many times the time that it took. That
-/// is noticeable in large clusters alone, which change all the time.
+/// After a change of the cluster, an outlook is used for this many times the time that it took. That is noticeable only
+/// in large clusters, which change all the time.
 const CHANGED_FACTOR: u32 = 4;
 /// If it took less than this, it is computed again for each change.
 const COSTLY: Duration = Duration::from_millis(25);
 
-/// The longest that it is used then.
+/// The longest time for which it is used then.
 const CHANGED_MAX: Duration = Duration::from_secs(2);
 
 /// See the module documentation.
@@ -43,9 +43,9 @@ impl Known {
 }
 
 impl Outlooks {
-    /// The outlook on this cluster, of which gossip shows this. It knows the work of `asked` that
-    /// the cluster has. Whoever asks while one is being computed waits for that; it is computed to its
-    /// end even if nobody waits any more, so there is never more than one.
+    /// The outlook on this cluster, with what gossip shows of it. It knows the work of `asked` that the cluster has. A
+    /// caller that asks while an outlook is being computed waits for that one; it is computed to its end even if nobody
+    /// waits any more, so there is never more than one.
     ///
     /// # Errors
     /// If the computation broke.

@@ -40,9 +40,9 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
     let former = wanted_attempt(&allocation, &request)?;
     let is_first = request.received.is_empty();
     let place = log_stream(api, caller.principal.uid)?;
-    let whose = AccessTarget { allocation: allocation.id, owner: &allocation.owner, node: node.as_ref() };
+    let accessed = AccessTarget { allocation: allocation.id, owner: &allocation.owner, node: node.as_ref() };
     let what = if request.follow { "its output, and what follows" } else { "its output" };
-    api.audit_unless_owner(Uuid::new_v4(), &caller.principal, AccessKind::LogsRead, &whose, what).await?;
+    api.audit_unless_owner(Uuid::new_v4(), &caller.principal, AccessKind::LogsRead, &accessed, what).await?;
     let waiting = last_written(&allocation).filter(|_| is_without_nodes(&allocation));
     let epoch = former.as_ref().or(waiting).map_or(allocation.epoch, |attempt| attempt.epoch);
     let earlier = request.received.iter().map(|r| r.epoch).max().filter(|e| *e < epoch.0);

@@ -1,8 +1,8 @@
 //! Which tenants a submission may name, where granted roles do not count.
 //!
 //! A closed tenant takes the work of its members and of its admins. The ledger knows the owner of a submission, but not
-//! who sends it: work of an allocation has no roles, and neither has a caller for whom they do not count. To these, a
-//! tenant is closed whose admin the owner is without being a member.
+//! who sends it: work of an allocation has no roles, and neither has a caller for whom they do not count. For these, a
+//! tenant is closed if the owner is its admin but not its member.
 
 use super::Api;
 use super::caller::Caller;

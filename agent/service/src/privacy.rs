@@ -57,7 +57,7 @@ impl Api {
     }
 }
 
-/// Whether it depends on the caller's roles what it sees.
+/// Whether what the caller sees depends on its roles.
 fn needs_roles(caller: &Caller) -> bool {
     caller.private && caller.within.is_none()
 }

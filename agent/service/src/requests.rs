@@ -1,5 +1,5 @@
-//! The edge of the API: every call is counted, with its status and how long it took; a denied one is also
-//! noted for the audit log. What the token of a caller on the network does not open is refused here.
+//! The edge of the API: every call is counted, with its status and how long it took; a denied call is also noted for
+//! the audit log. A call that a network caller's token does not open is refused here.
 
 use super::connections::{NetworkPeer, Peer};
 use super::denials::Denials;
@@ -159,7 +159,7 @@ impl Edge {
     }
 }
 
-/// The text of a denial's record. Of a caller on the network, it has the token. `network`: that caller.
+/// The text of a denial's record; for a caller on the network it names the token. `network`: that caller.
 fn recorded<'a>(network: Option<&NetworkPeer>, refusal: &'a str) -> Cow<'a, str> {
     match network {
         Some(peer) => format!("by {}: {refusal}", peer.authentication).into(),

@@ -61,7 +61,7 @@ impl Revocations {
         Self(Arc::new(Inner { exists, first_pause, pause, watched: Mutex::default() }))
     }
 
-    /// What completes when this token was revoked. While the quorum does not answer, nothing is revoked.
+    /// A future that completes when this token was revoked. While the quorum does not answer, nothing is revoked.
     pub(super) fn of(&self, id: TokenId) -> Revoked {
         let mut watched = self.0.watched.lock();
         if let Some(known) = watched.get(&id).and_then(WeakShared::upgrade) {
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Answers in turn, the last one for ever, and the number of questions.
+    /// Revocations with these answers in turn, the last one for ever, and the number of questions.
     fn answering(answers: &'static [Option<bool>]) -> (Revocations, Arc<AtomicUsize>) {
         let asked = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&asked);

@@ -100,12 +100,12 @@ enum LeftOut {
 }
 
 impl Api {
-    /// What the quorum knows of a caller, as it counts for it here: roles and tenants.
+    /// The caller's roles and tenants from the quorum, as far as they count here.
     pub(super) async fn standing(&self, caller: &Caller) -> Result<Standing, Status> {
         Ok(self.as_it_counts(caller, self.standing_of_account(caller).await?))
     }
 
-    /// The same, with those of these tenants that are closed to the caller.
+    /// As [`Self::standing`], also with those of `tenants` that are closed to the caller.
     pub(super) async fn standing_about(&self, caller: &Caller, tenants: BTreeSet<String>) -> Result<Standing, Status> {
         Ok(self.as_it_counts(caller, self.ask_standing(caller, tenants).await?))
     }
@@ -136,12 +136,12 @@ impl Api {
         )
     }
 
-    /// The hint of a refusal for want of a role; empty where roles of the account count.
+    /// The hint of a refusal for lack of a role; empty if roles of the account count.
     pub(super) fn roles_hint(&self, caller: &Caller) -> String {
         self.why_roles_do_not_count(caller).map_or_else(String::new, |why| format!("\nhint: {why}"))
     }
 
-    /// What the quorum knows of a user, with the roles that do not count here, too.
+    /// What the quorum knows of the caller's account, including roles that do not count here.
     pub(super) async fn standing_of_account(&self, caller: &Caller) -> Result<Standing, Status> {
         self.ask_standing(caller, BTreeSet::new()).await
     }
@@ -190,7 +190,7 @@ impl Api {
         }
     }
 
-    /// An agent that vouches for nobody knows no roles, but root of its own machine.
+    /// An agent that vouches for nobody knows no roles except root's on its own machine.
     async fn known_roles(&self, caller: &Caller) -> Result<KnownRoles, Status> {
         let by = &caller.principal;
         if !self.site.vouches {
@@ -236,8 +236,8 @@ fn roles_not_in_scopes(scopes: &Scopes, noun: &str) -> Option<String> {
     (!scopes.open_roles()).then(|| format!("the {noun} has the scope {scopes}, and {text}"))
 }
 
-/// The standing of a caller for whom no granted role counts. A tenant with members that only its role opens is closed to
-/// it.
+/// The standing of a caller for whom no granted role counts. A tenant that has members, and that only a role opens to
+/// the caller, is closed to it.
 pub(super) fn without_granted_roles(standing: Standing) -> Standing {
     let Standing { roles, mut member_of, by_role, mut closed_to_it, default_tenant } = standing;
     member_of.retain(|tenant| !by_role.contains(tenant));
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn without_granted_roles_root_stays_and_tenants_that_one_administers_are_closed() {
+    fn without_granted_roles_root_remains_and_administered_tenants_are_closed() {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<std::collections::BTreeSet<_>>();
         // The tenant `open` has no members.
         let admin_of = names(&["open", "biology", "physics"]);

@@ -48,8 +48,8 @@ pub(super) async fn signal(api: &Api, request: Request<v1::SignalRequest>) -> Re
     runs(&allocation)?;
     let user = caller.vouched_for(&allocation.owner);
     if !caller.principal.owns(&allocation.owner) {
-        let whose = AccessTarget { allocation: allocation.id, owner: &allocation.owner, node: None };
-        api.audit_unless_owner(Uuid::new_v4(), &caller.principal, AccessKind::WorkSignalled, &whose, &recorded(signal, whom)).await?;
+        let accessed = AccessTarget { allocation: allocation.id, owner: &allocation.owner, node: None };
+        api.audit_unless_owner(Uuid::new_v4(), &caller.principal, AccessKind::WorkSignalled, &accessed, &recorded(signal, whom)).await?;
     }
     // The script runs on the head only.
     let nodes: Vec<_> = match whom {

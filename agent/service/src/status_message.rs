@@ -15,7 +15,7 @@ use tonic::Status;
 /// The short texts, from this agent's view of the cluster.
 pub(super) struct StatusMessages<'a> {
     cluster: &'a Cluster,
-    /// `None`: nothing of it waits, or the view does not contain everything that it waits for.
+    /// `None`: none of the allocations waits, or this agent does not know the whole cluster.
     outlook: Option<Arc<Outlook>>,
     /// Of each task group and scaled service among them: its first lane or replica that waits.
     parts: BTreeMap<AllocationId, &'a Allocation>,
@@ -46,7 +46,8 @@ impl<'a> StatusMessages<'a> {
         Ok(Self { cluster, outlook, parts })
     }
 
-    /// The texts that do not depend on what the scheduler foresees: computing that takes a while if much work waits.
+    /// The texts without the scheduler's outlook, which takes a while to compute if much work
+    /// waits.
     pub fn without_outlook(cluster: &'a Cluster) -> Self {
         Self { cluster, outlook: None, parts: BTreeMap::new() }
     }
@@ -62,7 +63,7 @@ impl<'a> StatusMessages<'a> {
         Some(&self.outlook.as_ref()?.get(&part.id)?.reason)
     }
 
-    /// What a task group or a scaled service that is neither held nor waits for others does.
+    /// The text for a task group or a scaled service that is neither held nor waits for others.
     fn group_message(&self, group: &Allocation) -> String {
         let reason = self.part_reason(group);
         match group.scaling.as_deref().filter(|_| !group.state.is_terminal()) {
@@ -86,7 +87,7 @@ impl<'a> StatusMessages<'a> {
         } else {
             let text = with_nodes(allocation, self.cluster);
             shown.status_message = clip(if text.is_empty() { self.group_message(allocation) } else { text });
-            // It waits for this before it waits for nodes.
+            // It waits for this time before it waits for nodes.
             let waits = allocation.dependencies.as_ref().filter(|_| !allocation.held && !allocation.state.is_terminal());
             shown.expected_start_ms = waits.and_then(|all| all.begin).map(|begin| begin.0);
         }
@@ -94,7 +95,8 @@ impl<'a> StatusMessages<'a> {
     }
 }
 
-/// The text for one that has nodes, is held or waits for others; empty if nothing is wrong.
+/// The text for an allocation that has nodes, is held or waits for others; empty if nothing is
+/// wrong.
 fn with_nodes(allocation: &Allocation, cluster: &Cluster) -> String {
     match allocation.state {
         AllocationState::Pending | AllocationState::Suspended if allocation.held => {
@@ -195,7 +197,7 @@ mod tests {
     use lattice_model::{Drain, ReplicaOf, Scaling, TaskGroup, Timestamp, test_builders};
 
     #[test]
-    fn a_held_group_says_that_its_lanes_go_on() {
+    fn a_held_group_says_that_its_lanes_still_run() {
         let mut group = Allocation { held: true, ..test_builders::allocation(AllocationId(uuid::Uuid::from_u128(1 << 96))) };
         test_builders::spec_of(&mut group).tasks = Some(Box::new(TaskGroup::parse("0-9").unwrap()));
         let text = |group: &Allocation| status_message(group, &Cluster::default());

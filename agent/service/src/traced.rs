@@ -1,5 +1,5 @@
-//! Traces of the cluster, for operators: the work in them (`AdminService.ListTracedWork`), and what a
-//! caller has captured, into the object store of this agent (`AdminService.StoreTrace`).
+//! Traces of the cluster, for operators: lists the work in them (`AdminService.ListTracedWork`), and puts what a caller
+//! has captured into the object store of this agent (`AdminService.StoreTrace`).
 
 use super::Api;
 use super::allocations::{LIST_MAX, next_page_token, place};

@@ -1,5 +1,5 @@
-//! What tenants, projects and users have used. Of tenants, everybody sees it, as they see how many
-//! nodes a tenant has now; of other users, whoever sees their allocations.
+//! What tenants, projects and users have used. Everybody sees the use of tenants, as they see how
+//! many nodes a tenant has now. A user's use is visible to those who see the user's allocations.
 
 use super::Api;
 use super::api::QUORUM_TIMEOUT;

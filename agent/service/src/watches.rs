@@ -181,8 +181,8 @@ fn event(changes: &[Change], sees: &Viewer, tokens: &TokensOf) -> v1::WatchEvent
                 problem: String::new(),
             }),
             Change::LeaseEnded(name) => event.leases_ended.push(name.clone()),
-            // Nothing of these is in the allocation that a caller is sent. What was used, it is sent when
-            // the last share is released.
+            // An allocation as it is sent to a caller has nothing of these. Its usage is sent when the last share is
+            // released.
             Change::Phases(_) => {}
             // No request of this service asks for these.
             Change::Tenant(_)

@@ -135,7 +135,7 @@ async fn head_reported(head: &mut Option<Listening>) -> bool {
     }
 }
 
-/// The reports of a head on another node. An unreachable head gives none: the quorum's will come.
+/// The reports of a head on another node. An unreachable head gives none: the quorum reports later.
 fn elsewhere(api: &Api, node: NodeId, open: EntryOpen) -> mpsc::Receiver<EntryItem> {
     let (out, items) = mpsc::channel(2);
     let api = api.clone();

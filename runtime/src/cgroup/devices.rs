@@ -40,7 +40,7 @@ pub enum FilterError {
     Refused {
         /// What was being done.
         doing: &'static str,
-        /// What it said.
+        /// The system's error.
         errno: Errno,
     },
     /// The kernel accepted the program, but the cgroup has none.
@@ -52,7 +52,7 @@ pub enum FilterError {
 pub type Device = (u32, u32);
 
 /// Denies the processes of `group` and below opening and making these character devices, from now on until the cgroup
-/// is removed; all other devices stay allowed. Called again, the new list replaces the old one.
+/// is removed; all other devices stay allowed. A later call replaces the list.
 pub fn keep_out(group: &Cgroup, denied: &BTreeSet<Device>) -> Result<(), FilterError> {
     if denied.len() > DENIED_MAX {
         return Err(FilterError::TooMany(denied.len()));

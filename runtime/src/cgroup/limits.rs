@@ -312,9 +312,8 @@ fn put_line(file: &Path, wanted: &str) -> Result<(), LimitError> {
     Err(LimitError::NotTaken { file: file.to_owned(), wanted: wanted.to_owned(), got: got.trim().to_owned() })
 }
 
-/// Sets the weights at disks. A file that is gone since the agent started is left out: the kernel has removed the
-/// scheduler that weighed by it (a module, such as BFQ), so nothing is weighed by it any more
-/// ([`Controllers::io_weights_gone`]).
+/// Sets the weights at disks. Skips a file that has gone since the agent started: the kernel has removed the scheduler
+/// that used this weight (a module, such as BFQ; [`Controllers::io_weights_gone`]).
 fn put_weights(group: &Path, weights: &[(&str, u64)]) -> Result<(), LimitError> {
     for (name, value) in weights {
         let file = group.join(name);

@@ -83,7 +83,7 @@ pub enum ImageError {
         path: PathBuf,
         /// What was being done.
         doing: &'static str,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },

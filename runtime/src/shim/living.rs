@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wrote_itself_down_is_recognised_and_nobody_else() {
+    fn a_process_that_wrote_its_identity_is_recognised_and_no_other() {
         let dir = Dir::new("who");
         let (_listener, stream) = dir.connected();
         assert_eq!(Living::check(&dir.0, None, &stream), Ok(()), "nothing was written: a full disk");

@@ -89,7 +89,7 @@ pub(super) struct Rocm(Library);
 
 impl Rocm {
     pub(super) fn load() -> Result<Self, VendorError> {
-        // SAFETY: the vendor's library; its constructors are its own affair, as of any program that links to it.
+        // SAFETY: the vendor's library; its constructors run as in any program that links to it.
         let open = |name: &str| unsafe { Library::new(name) };
         let [first, others @ ..] = LIBRARIES;
         let library = others.iter().fold(open(first), |found, name| found.or_else(|_| open(name)));

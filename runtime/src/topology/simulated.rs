@@ -159,7 +159,7 @@ pub(super) enum UnreadableFile {
     Json { path: PathBuf, source: serde_json::Error },
 }
 
-/// Without a file, the GPU is well.
+/// Without a file, the GPU is healthy.
 fn readings(device: &Path) -> Result<SimulatedReadings, UnreadableFile> {
     let path = readings_file(device);
     let file = match std::fs::File::open(&path) {

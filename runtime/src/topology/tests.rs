@@ -82,12 +82,12 @@ fn memory_without_processors_is_behind_cxl_where_there_is_a_cxl_region() {
 }
 
 #[test]
-fn only_processors_that_may_be_used_are_there() {
+fn only_allowed_processors_are_listed() {
     let recorded = Recorded::two_sockets("some");
     let cpu = discover(&recorded.files(), &[1, 4, 5].into(), &[]).topology.cpu;
     assert_eq!(cpu.cores.iter().map(|c| c.cpus.clone()).collect::<Vec<_>>(), [vec![1], vec![4, 5]]);
     assert!(cpu.caches.iter().all(|c| c.cpus.iter().all(|cpu| [1, 4, 5].contains(cpu))));
-    // A machine of which nothing can be read still has its processors and one memory domain.
+    // A machine whose files cannot be read still has its processors and one memory domain.
     let bare = Recorded::new("bare", "proc/meminfo\tMemTotal:  1024 kB\\nMemFree: 1 kB");
     let found = discover(&bare.files(), &[0, 1].into(), &[]).topology;
     assert_eq!(found.cpu.cores.len(), 2);

@@ -21,7 +21,7 @@ impl HungUp {
         Self { since: now, until: now + EXIT_AWAITED_MS }
     }
 
-    /// Called when it is due: until when to wait for its process further; `None`: no longer.
+    /// Called when it is due: the next wait for its process; `None`: wait no longer.
     pub(super) fn further(self, now: u64, is_ending: bool) -> Option<Self> {
         (is_ending && now < self.since + ENDING_AWAITED_MS).then_some(Self { until: now + EXIT_AWAITED_MS, ..self })
     }

@@ -100,8 +100,8 @@ impl Shim {
         }
     }
 
-    /// How long the loop may wait for the user's files: an order to end the work is read after at most the grace, and the
-    /// work has then ended when the rest of its grace is over.
+    /// How long the loop may wait for the user's files: no longer than what is left of the grace, so that an order to
+    /// end the work is read, and the work is killed, in time.
     pub(super) fn files_wait_max(&self) -> Duration {
         let ms = match self.ending {
             Ending::No => self.config.grace_ms,
@@ -164,7 +164,7 @@ impl Shim {
         self.unmap_when_settled(now);
     }
 
-    /// A node has a shim for each allocation, and most of them wait for hours.
+    /// Saves memory: a node has a shim for each allocation, and most shims wait for hours.
     fn unmap_when_settled(&mut self, now: u64) {
         if self.settled_at.is_some_and(|at| at <= now) {
             self.settled_at = None;

@@ -54,7 +54,7 @@ impl Shim {
         }
     }
 
-    /// The lane ends because of its node. The log of errors of launch 0 says why.
+    /// The lane ends because of its node. The error log of launch 0 says why.
     fn lane_failed(&mut self, NotStarted { code, why }: &NotStarted) {
         log_line(why);
         let files = log_files::create_directory(&self.dir, 0).and_then(|()| log_files::create(&self.dir, 0, 0, &self.config.owner));
@@ -181,8 +181,8 @@ impl Shim {
         }
     }
 
-    /// All work is about to be ended: a task that has ended by itself, or whose own walltime is over, has its outcome
-    /// already. If the latter were returned, each lane that begins it could reach its own walltime before the outcome.
+    /// Called before all work is ended: a task that has ended by itself, or whose own walltime is over, has its outcome
+    /// already. If it were returned at its walltime, each lane that begins it could end in the same way.
     pub(super) fn settle_task(&mut self, now: u64) {
         if let Some(outcome) = self.decided_outcome(now)
             && let Some(task) = self.lane.as_mut().and_then(|open| open.task.take())
@@ -192,7 +192,7 @@ impl Shim {
         self.report_tasks(u64::MAX);
     }
 
-    /// The outcome that the present task has, whatever ends its processes.
+    /// The outcome of the present task, if it is decided already, whatever ends its processes.
     fn decided_outcome(&self, now: u64) -> Option<TaskOutcome> {
         let task = self.lane.as_ref()?.task.as_ref()?;
         match task.phase {
@@ -217,7 +217,7 @@ impl Shim {
         self.script_ended(RankOutcome::Signalled { signal: STOP_SIGNAL });
     }
 
-    /// The outcome of the task whose process has ended and behind which nothing was cleared yet.
+    /// The outcome of the present task, if its process has ended and what it left is being ended.
     fn ended_task(&self) -> Option<TaskOutcome> {
         match self.lane.as_ref()?.task.as_ref()?.phase {
             Phase::Clearing { outcome, .. } => Some(outcome),
@@ -229,7 +229,7 @@ impl Shim {
         let Some(open) = &mut self.lane else { return };
         let Some(task) = &mut open.task else { return };
         if task.long_at.take_if(|at| *at <= now).is_some() {
-            // It is tried again at the task's end, which says so if it fails.
+            // If this fails, it is tried again at the task's end, and a failure then is reported.
             let _ = open.output.move_to_logs(&self.dir, task.ordinal, Which::All);
         }
         task.slow_at = task.slow_at.filter(|at| *at > now);
@@ -247,7 +247,7 @@ impl Shim {
         }
     }
 
-    /// Whether nothing of the task that has ended is left. Otherwise ends it: launches as if they had aborted, other
+    /// Whether nothing is left of the ended task. Otherwise ends what is left: launches as if they had aborted, other
     /// processes at once.
     fn is_cleared(&mut self) -> bool {
         if !process::has_child() {
@@ -274,9 +274,9 @@ impl Shim {
         false
     }
 
-    /// Takes a new cgroup in the place of one that was killed: the kernel kills each process that is born in such a one,
-    /// because it compares the cgroup's count of kills with that of the parent's cgroup (`cgroup_post_fork`). If there is
-    /// none, the lane begins no further task.
+    /// Replaces a cgroup that was killed: the kernel kills each process that is born in it, because it compares the
+    /// cgroup's count of kills with that of the parent process's cgroup (`cgroup_post_fork`). Without a new one, the
+    /// lane begins no further task.
     fn renew_group(&mut self) {
         let Some(open) = &mut self.lane else { return };
         if !std::mem::take(&mut open.group_killed) || open.group.is_none() {
@@ -338,7 +338,7 @@ impl Shim {
         }
     }
 
-    /// The end of a task could not be written to the disk: no further one begins meanwhile.
+    /// The end of a task could not be written to the disk: no further task begins meanwhile.
     pub(super) fn pause_lane(&mut self, ordinal: u32, outcome: TaskOutcome) {
         if let Some(open) = &mut self.lane {
             open.pause = Some(Pause { ordinal, outcome, retry_at: now_ms() + Pause::RETRY_MS, why: None });
@@ -369,7 +369,7 @@ impl Shim {
         }
     }
 
-    /// Begins the next task, if there is one and the allocation's walltime leaves it its own.
+    /// Begins the next task, if there is one and the allocation's walltime leaves time for the task's own.
     fn start_task(&mut self, now: u64) {
         let Walltime::Runs { until, .. } = self.walltime else { return };
         if self.unstartable().is_some() {

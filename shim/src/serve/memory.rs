@@ -27,7 +27,7 @@ impl Shim {
     }
 
     /// Checks whether the kernel has killed processes of this launch (0 is the script) for lack of memory. If so,
-    /// reports it, and ends the rest of the launch; the script is only reported, and a task's log of errors says it.
+    /// reports it, and ends the rest of the launch. The script is not ended; a task's error log mentions the kill.
     pub(super) fn look_for_memory_kill(&mut self, number: u32) {
         let Some(kill) = self.memory.as_mut().and_then(|m| m.kill_in(number)) else { return };
         log_line(&format!("out of memory: {kill}"));

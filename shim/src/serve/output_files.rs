@@ -87,7 +87,7 @@ impl Shim {
         }
     }
 
-    /// The same for all that has written, when nothing of it is left.
+    /// The same for all output, when nothing is left that could write.
     pub(super) fn catch_up_all(&mut self, wait_max: Duration) {
         if let Some(files) = &mut self.user_files {
             files.catch_up_all(wait_max);
@@ -95,7 +95,7 @@ impl Shim {
         }
     }
 
-    /// The loop begins a turn: from now on it waits only so long for the user's files.
+    /// The loop begins a turn, which limits how long it waits for the user's files.
     pub(super) fn begin_files_turn(&mut self) {
         let (lease_end, wait_max) = (self.run_lease.ends(), self.files_wait_max());
         if let Some(files) = &mut self.user_files {
@@ -103,7 +103,7 @@ impl Shim {
         }
     }
 
-    /// Has the log files keep what is not in the user's files yet.
+    /// Makes the log files keep what is not in the user's files yet.
     pub(super) fn hold_uncopied(&mut self, now: u64) {
         if let Some(files) = &self.user_files
             && self.log_ring.due().is_some_and(|due| due <= now)
@@ -112,8 +112,8 @@ impl Shim {
         }
     }
 
-    /// Reports output that could not be written to the user's files: in the log of errors of whoever wrote it, and to
-    /// the agent.
+    /// Reports output that could not be written to the user's files: in the error log of the process that wrote it, and
+    /// to the agent.
     pub(super) fn report_file_failures(&mut self) {
         let failures = self.user_files.as_ref().map(UserFiles::take_failures).unwrap_or_default();
         for failure in failures {
@@ -124,7 +124,7 @@ impl Shim {
                 Some(lane) => lane.output.note(&failure.why),
                 None => log_files::append_error(&self.dir, number, rank, &failure.why),
             }
-            // The agent logs it. Each task of a group may fail so.
+            // The agent logs only the first failure: each task of a group may fail so.
             if self.file_failure.is_none() {
                 self.agent.send(&FromShim::FileFailed { why: failure.why.clone() });
             }

@@ -1,4 +1,4 @@
-//! The thread that copies log files to files of the user. It is the user for every access to a file: see
+//! The thread that copies log files to files of the user. It accesses every file as the user: see
 //! [`crate::privileges::become_user_for_files`].
 //!
 //! It looks at the lengths of the logs, often while they grow and seldom while they do not. A file that cannot be
@@ -41,9 +41,9 @@ pub struct NewLog {
     pub to: OutputFile,
 }
 
-/// What the thread is asked. It answers each.
+/// Requests to the thread, which answers each.
 pub enum Request {
-    /// Empty these files if they exist, and if somebody else still has `asker`: later, others may have written to them.
+    /// Empty these files if they exist and the caller still has `asker`: later, others may have written to them.
     Empty { paths: Vec<PathBuf>, asker: Arc<()>, answer: SyncSender<()> },
     /// Open the files of a rank, the script or a task, and copy its logs to them from now on. The answer has the
     /// standard input, or says why the user may not have these files.
@@ -149,7 +149,7 @@ impl Copier {
         match request {
             Request::Empty { paths, asker, answer } => {
                 for path in paths {
-                    // The work reports it when it opens the file.
+                    // A failure is reported when the work opens the file.
                     let _ = empty(&path, || Arc::strong_count(&asker) > 1);
                 }
                 let _ = answer.send(());
@@ -158,7 +158,7 @@ impl Copier {
                 let keys: Vec<LogKey> = logs.iter().map(|log| log.key).collect();
                 let opened = self.open(logs, input.as_deref());
                 let is_refused = opened.is_err();
-                // Nothing begins that writes to logs whose opening came too late.
+                // If the opening came too late, no work begins that writes to these logs.
                 if answer.send(opened).is_err() || is_refused {
                     keys.into_iter().for_each(|key| self.forget(key));
                 }
@@ -188,7 +188,7 @@ impl Copier {
         Ok(input)
     }
 
-    /// Copies some of each log. Returns the most that there was to copy of one.
+    /// Copies some of each log. Returns the greatest of the results.
     fn look(&mut self) -> Copied {
         let keys: Vec<LogKey> = self.logs.keys().copied().collect();
         keys.into_iter().map(|key| self.copy(key)).max().unwrap_or(Copied::Nothing)
@@ -251,7 +251,7 @@ impl Copier {
             match self.copy_chunk(key) {
                 Ok(true) => copied = Copied::Whole,
                 Ok(false) => return copied,
-                // A pipe is full: its reader, if there is one, goes on soon.
+                // A pipe is full: its reader, if there is one, reads on soon.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     return if position(self) == before { Copied::Stuck } else { Copied::Whole };
                 }
@@ -270,7 +270,7 @@ impl Copier {
         let Some(target) = self.targets.get_mut(path) else { return Ok(false) };
         let (length, mut at) = (log.metadata()?.len(), copied.load(Ordering::Relaxed));
         if length < at {
-            // Its program truncated it: all present bytes are new.
+            // The program truncated its output: all present bytes are new.
             at = 0;
             copied.store(0, Ordering::Relaxed);
         }
@@ -305,7 +305,7 @@ impl Copier {
         Ok(chunk > 0)
     }
 
-    /// Has a failure reported, once for each file.
+    /// Queues a failure to be reported, once for each file.
     fn fail(&mut self, key: LogKey, error: &io::Error) {
         let Some(path) = self.logs.get(&key).map(|log| &log.path) else { return };
         let Some(target) = self.targets.get_mut(path) else { return };

@@ -134,7 +134,7 @@ pub fn node_cannot_start() {
 
 fn no_leftovers(setting: Setting) {
     let mut bed = Bed::ready(setting);
-    // A task fails if the process that the one before left is more than a zombie.
+    // A task fails if the process that the task before it left is more than a zombie.
     let text = "#!/bin/sh\nif [ -e $DIR/left ]; then\n\
                 state=$(sed 's/.*) //; s/ .*//' /proc/$(cat $DIR/left)/stat 2> /dev/null)\n\
                 [ -z \"$state\" ] || [ \"$state\" = Z ] || exit 9\nfi\nsetsid sleep 1000 &\necho $! > $DIR/left\n";

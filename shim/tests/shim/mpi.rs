@@ -47,7 +47,7 @@ pub fn garbage() {
 
 pub fn dead_rank() {
     let mut bed = Bed::ready(Setting::default());
-    // Once it runs this far, the other rank would ignore SIGTERM for ever.
+    // A rank that has printed `up` ignores SIGTERM for ever.
     let script = format!(
         "trap '' TERM; {ASK} echo up; [ $PMI_RANK = 0 ] && {{ while [ ! -e $GO ]; do sleep 0.01; done; exit 3; }}; sleep 1000; sleep 1000"
     );

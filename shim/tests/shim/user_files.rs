@@ -44,7 +44,7 @@ pub fn written_as_it_comes() {
     let out = file(&bed, "a.0.out");
     let text = || fs::read_to_string(&out).unwrap_or_default();
     eventually("the output of a script that runs", || text().contains("given\n") && text().contains("error\n"));
-    // The shim goes on without an agent.
+    // The shim continues without an agent.
     bed.agent.vanish();
     fs::write(file(&bed, "go"), "").unwrap();
     eventually("the output of a script without an agent", || text().ends_with("20000\nlast\n"));

@@ -70,7 +70,7 @@ pub fn read(work: &Path, listed: &[Listed], stacks: bool) -> (Vec<WireProcess>, 
     (processes.collect(), u32::try_from(listed.len() - shown.len()).unwrap_or(u32::MAX))
 }
 
-/// The processes' ranks, from their environments. Such a read waits for the process's memory lock,
+/// The processes' ranks, from their environments. Reading one waits for the process's memory lock,
 /// which a thread that waits for a disk may hold.
 pub fn ranks(work: &Path, listed: &[Listed]) -> Vec<Result<Option<u32>, &'static str>> {
     let waits = "its rank is unknown: an earlier read of the ranks still waits";

@@ -34,7 +34,8 @@ pub async fn dial(context: &Shared, node: &NodeId, address: &str, open: AttachOp
 pub async fn serve(context: &Shared, peer: &Caller, open: &AttachOpen, mut send: SendStream, recv: RecvStream) -> Result<(), FrameError> {
     let user = vouched(open.uid, &open.user);
     let most = context.setup.attach_max_concurrent;
-    // Agents vouch as root for all who act by a role: they share the places of their agent, and take none of root here.
+    // Agents vouch as root for users who act by a role: these share their agent's slots, and take
+    // none of root's here.
     let place =
         if user.is_root() { context.attached.take_by_way_of(&peer.name, user.uid, most) } else { context.attached.take(user.uid, most) };
     let opened = if place.is_none() {

@@ -254,7 +254,7 @@ mod tests {
         let mut again = Alerts::restored(known.remove(&key).unwrap(), 40_000, true, severity);
         assert_eq!(again.raised(&settings).iter().map(|c| c.since_ms).collect::<Vec<_>>(), [1000, 20_000]);
         assert_eq!(again.since(0), Some(vec![]), "nothing changed: it is told to who asks what is raised");
-        // The first launch went on meanwhile.
+        // The first launch moved meanwhile.
         again.look_at_launches(40_000, &of(&[part(1, 9_000_000), part(2, 6)]), &[]);
         assert_eq!(again.report(1), IdleReport::There { idle_ms: 0, moved: true });
         assert_eq!(again.report(2), IdleReport::There { idle_ms: 40_000, moved: false });

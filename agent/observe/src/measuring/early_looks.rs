@@ -1,7 +1,7 @@
 //! Early looks at work that was just put in debug mode, if the next regular look is not soon.
 //!
-//! Each allocation has at most one a minute, whoever asks and however often. The thread's budget
-//! includes it: the next regular look comes later by twenty times its processor time (`looks`).
+//! Each allocation has at most one a minute, whoever asks and however often. It counts in the
+//! thread's budget: the next regular look comes later by twenty times its processor time (`looks`).
 
 use crate::alerting::saved::Key;
 use lattice_agent_common::node_view::NodeView;

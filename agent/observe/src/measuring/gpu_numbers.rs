@@ -12,7 +12,7 @@ use lattice_telemetry::window::smoothing::Smoothing;
 use lattice_telemetry::window::{History, PROD_MS};
 use std::time::Instant;
 
-/// Utilization below which a GPU counts as idle: asking it costs this much.
+/// Utilization below which a GPU counts as idle: the query itself causes this much.
 const IDLE_UTILIZATION: f64 = 0.01;
 
 /// One reading of an allocation's GPUs.
@@ -108,8 +108,8 @@ impl Devices {
         (has_some || busiest.is_some()).then_some(("gpu", moved))
     }
 
-    /// `None` also if one of its GPUs is silent: services scale by this, and the mean of the others may
-    /// be anything.
+    /// `None` also if one of its GPUs is silent: services scale by this, and the mean of the others
+    /// may be far off.
     fn mean_utilization(&self) -> Option<f64> {
         let (all, held) = (self.all(|load| load.utilization), self.newest.as_ref()?.held);
         (held > 0 && all.len() == held).then(|| all.iter().sum::<f64>() / all.len() as f64)
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn one_busy_gpu_at_one_look_moves_its_work_and_of_a_silent_one_nobody_knows() {
+    fn one_busy_gpu_at_one_look_moves_its_work_and_a_silent_gpu_makes_that_unknown() {
         let (mut devices, begun) = (Devices::new(), Instant::now());
         let look = |devices: &mut Devices, second, busy: &[f64]| {
             let gpus = busy.iter().map(|busy| gpu("A", *busy, 0, 0.0)).collect();

@@ -19,7 +19,7 @@ fn look(at: Instant, took_ms: u64, cpu: f64) -> Look {
 }
 
 #[test]
-fn a_look_that_took_long_says_nothing_of_rates_and_all_of_counters() {
+fn a_long_look_gives_counters_and_no_rates() {
     let (mut known, share, began) = (Known::default(), share(1, 1), Instant::now());
     let after = |ms| began + Duration::from_millis(ms);
     known.take(&share, look(began, 0, 0.0), 0);

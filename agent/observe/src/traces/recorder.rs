@@ -50,7 +50,7 @@ pub struct Recorder {
     /// The headers' text about the lines.
     about: String,
     pub(super) recordings: BTreeMap<Key, Recording>,
-    /// Recordings that have ended, and of which lines still wait for the disk.
+    /// Ended recordings with lines that still wait for the disk.
     pub(super) unfinished: Vec<(Key, Recording)>,
     /// Whether lines were lost because too many waited, since lines were last written.
     pub(super) dropping: bool,
@@ -103,8 +103,7 @@ impl Recorder {
         Self { traces, mode, me, view, problems, about, recordings, unfinished, dropping: false, swept: false, troubled: false }
     }
 
-    /// Names in the headers what this node's lines lack, besides what such lines lack on every
-    /// node.
+    /// Adds to the headers what this node's lines lack, besides what such lines lack on every node.
     pub fn lacks(&mut self, what: &[String]) {
         if !what.is_empty() {
             self.about = format!("{}; HERE NOTHING OF: {}", self.about, what.join(", "));
@@ -272,7 +271,7 @@ impl Recorder {
         }
     }
 
-    /// Reports that records cannot be written, once until they can be again.
+    /// Reports once that records cannot be written, and again only after they could be.
     pub(super) fn begin_trouble(&mut self, error: &io::Error) {
         if std::mem::replace(&mut self.troubled, true) {
             return;

@@ -176,7 +176,7 @@ fn its_time_is_counted_over_a_killed_agent_and_is_over_by_itself() {
 }
 
 #[test]
-fn an_audit_can_say_that_it_ends_before_it_does_also_where_its_time_was_over_while_nobody_was_there() {
+fn an_audit_can_record_its_end_beforehand_even_if_its_time_ended_while_no_agent_ran() {
     let mut bed = Bed::new("ending");
     let mode = TelemetryMode::Audit;
     let audits = |bed: &Bed| {
@@ -228,7 +228,7 @@ fn lines_of_an_audit_wait_for_the_disk_in_order_and_those_beyond_the_bound_count
     let large = line(3, &"x".repeat(pending::PENDING_BYTES_MAX - 200));
     assert!(recorder.take_lines(key(), 3, 10, large) && !recorder.take_lines(key(), 4, 5, line(4, &"y".repeat(200))));
     assert_eq!(recorder.kept(key()), Some(TraceCounts { points: 0, lost: 5 }));
-    // Where no more events may wait, a mark does.
+    // A mark may wait where no more events may.
     assert!(recorder.take_mark(key(), 5, line(5, &"z".repeat(200))));
     assert_eq!(recorder.events_pending(), 13);
     recorder.retry(6);
@@ -299,7 +299,7 @@ async fn complete_files_are_uploaded_and_removed_and_torn_ones_do_no_harm() {
 }
 
 #[test]
-fn the_oldest_go_where_too_many_wait() {
+fn the_oldest_files_are_removed_if_too_many_wait() {
     let bed = Bed::new("bounds");
     let mut recorder = bed.recorder();
     recorder.follow_at(&view(Some(1), 60_000), 5000);

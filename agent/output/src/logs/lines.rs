@@ -85,7 +85,7 @@ impl Lines {
         self.all = false;
     }
 
-    /// The pieces that can be given out now, with the times at which they were written by the
+    /// The pieces that can be given out now, with the times of writing that follow from the
     /// segment's `samples`: a line counts as written at the time of its end.
     pub fn take(&mut self, stream: Stream, samples: &[(u64, u64)]) -> Vec<(u64, LogItem)> {
         if self.behind_line {
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_lines_go_out_and_the_rest_when_it_is_all() {
+    fn whole_lines_are_given_out_and_the_rest_when_everything_is_requested() {
         let mut l = Lines::at(at(100));
         l.push(b"one\ntwo\nthr".to_vec());
         assert_eq!(texts(l.take(OUT, &[])), [("one\ntwo\n".to_owned(), 108)]);

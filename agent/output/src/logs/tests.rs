@@ -90,7 +90,7 @@ async fn output_is_sent_by_rank_and_only_of_the_launch() {
 }
 
 #[tokio::test]
-async fn following_sends_whole_lines_goes_on_where_the_reader_was_and_ends_with_the_launch() {
+async fn following_sends_whole_lines_continues_at_the_readers_position_and_ends_with_the_launch() {
     let dir = Dir::new("follow");
     dir.append("1/0.out", "one\ntwo\nthr");
     let (activity, view) = watch::channel(Activity::default());
@@ -156,7 +156,7 @@ async fn a_file_that_was_truncated_and_grew_again_is_detected_by_its_content() {
 }
 
 #[tokio::test]
-async fn a_rank_that_goes_on_writing_waits_its_turn() {
+async fn a_rank_that_never_stops_writing_waits_its_turn() {
     let dir = Dir::new("turn");
     let line = format!("{}\n", "x".repeat(99));
     dir.append("1/0.out", &line.repeat(1000));

@@ -19,7 +19,7 @@ pub struct Spool {
     index: Mutex<Index>,
     looking: Mutex<()>,
     pub(super) ended: CancellationToken,
-    /// Whether one of its files could not be opened for a lease when that was last tried.
+    /// Whether a lease kept one of its files from being opened at the last attempt.
     pub(super) is_leased: AtomicBool,
 }
 

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use tonic::{Status, Streaming};
 use utoipa::{IntoParams, OpenApi, ToSchema};
 
-/// Records of a page of which nobody gave a limit.
+/// Records in a page if the request has no limit.
 const LIMIT_DEFAULT: u32 = 100;
 /// What an export begins with: `docs/audit.md` has the format.
 const EXPORT_BEGIN: &str = "{\"format\":\"lattice-audit-export/1\",\"pages\":[\n";
@@ -145,7 +145,7 @@ async fn export_audit(calls: Calls, Params(params): Params<ExportParams>) -> Res
         until_ms: past("until", params.until.as_deref())?,
     };
     let mut pages = calls.admin().export_audit(v1::ExportAuditRequest { filter: Some(filter) }).await?.into_inner();
-    // What fails at once is answered as a problem.
+    // An error at once is answered as a problem.
     let first = pages.message().await?;
     let parts = stream::try_unfold((pages, ExportPart::First(first)), next_part);
     Ok(([(CONTENT_TYPE, "application/json")], Body::from_stream(parts)).into_response())

@@ -21,13 +21,13 @@ use tonic::Status;
 
 /// How long a stream may be silent.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
-/// Keeps nginx and others that know it from collecting a stream before they pass it on.
+/// Keeps nginx, and others that know this header, from buffering a stream.
 const NO_BUFFERING: (&str, &str) = ("x-accel-buffering", "no");
 /// The header with the id of the last event that a client got.
 const LAST_EVENT_ID: &str = "last-event-id";
 /// How much of a wrong id is shown.
 const ID_CHARACTERS_SHOWN_MAX: usize = 100;
-/// Why a stream ends before what it follows does.
+/// The text of a stream that ends before what it follows has ended.
 pub(super) const STOPPED: &str =
     "the agent stopped sending before the end\nhint: connect again, with the id of the last event as Last-Event-ID";
 
@@ -46,7 +46,7 @@ impl Message {
         Self { event, id: None, data: serde_json::to_string(data).unwrap_or_default() }
     }
 
-    /// The position of a client that has this event. It has neither line ends nor null characters.
+    /// Sets the position of a client that has this event. The id has neither line ends nor null characters.
     pub(super) fn at(self, id: Option<String>) -> Self {
         Self { id, ..self }
     }
@@ -87,7 +87,7 @@ fn respond_at(messages: impl Stream<Item = Message> + Send + 'static, heartbeat:
     ([NO_BUFFERING], Sse::new(events).keep_alive(keep_alive)).into_response()
 }
 
-/// The id of the last event that the client got; `None`: it begins.
+/// The id of the last event that the client got; `None`: the client has none.
 pub(super) fn last_event_id(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     let Some(id) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
     let id = id.to_str().map_err(|_| unknown_id("bytes that are no text"))?;

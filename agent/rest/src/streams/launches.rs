@@ -1,8 +1,8 @@
 //! `POST /allocations/{id}/tasks`: starts ranks inside a running allocation, and follows them as events. `DELETE
 //! /allocations/{id}/launches/{launch}` ends a launch.
 //!
-//! The launch goes on when its client disconnects. The same request with the same `Idempotency-Key` and the last id as
-//! `Last-Event-ID` follows it again, and no rank is started twice.
+//! The launch continues when its client disconnects. The same request with the same `Idempotency-Key` and the last id
+//! as `Last-Event-ID` follows it again, and no rank is started twice.
 
 use super::events::{self, Message};
 use super::output::OutputJson;
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launch_is_what_its_body_says_and_else_as_the_allocation() {
+    fn a_launch_follows_its_body_and_otherwise_the_allocation() {
         let plain = request(r#"{"argv": ["/bin/true"]}"#).unwrap();
         let want = v1::LaunchRequest { id: "2f".into(), allocation: "1f0c".into(), argv: vec!["/bin/true".into()], ..Default::default() };
         assert_eq!(plain, want);

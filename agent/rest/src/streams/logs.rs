@@ -27,7 +27,7 @@ use utoipa::{IntoParams, ToSchema};
 const EVENTS: &str = "text/event-stream";
 const LINES: &str = "application/x-ndjson";
 const TEXT: &str = "text/plain";
-/// How long the quorum may take to know that work has ended whose output is complete, and how often it is asked.
+/// How long the quorum may take to know the end of work whose output is complete, and how often it is asked.
 const END_WAIT_MAX: Duration = Duration::from_secs(10);
 const END_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -123,7 +123,7 @@ enum Format {
 }
 
 impl Format {
-    /// The first one that the client accepts. Without a preference: events of what is followed, lines of JSON of the rest.
+    /// The first one that the client accepts. Without a preference: events if output is followed, else JSON lines.
     fn accepted(headers: &HeaderMap, follow: bool) -> Result<Self, Problem> {
         let usual = if follow { Self::Events } else { Self::Lines };
         let mut accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).peekable();
@@ -238,8 +238,8 @@ impl Part {
         }
     }
 
-    /// The bytes that a program wrote. A stream that failed breaks the connection: else its end would look like that of
-    /// the output.
+    /// The bytes that a program wrote. A stream that failed breaks the connection: otherwise it would look like the end
+    /// of the output.
     fn into_bytes(self) -> Option<io::Result<Bytes>> {
         match self {
             Self::Chunk { chunk, .. } => Some(Ok(Bytes::from(chunk.data))).filter(|_| chunk.notice.is_empty()),
@@ -286,8 +286,8 @@ impl Reading {
         }
     }
 
-    /// The last part. An agent that stops closes its streams as if they were complete, so what is followed must have
-    /// ended. The quorum knows that a moment after the last output.
+    /// The last part. An agent that stops closes its streams as if they were complete, so work that is followed must
+    /// have ended. The quorum knows of that end a moment after the last output.
     async fn end(&self) -> Part {
         if !self.follow {
             return Part::End { state: None, exit_code: None };

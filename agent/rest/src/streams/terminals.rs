@@ -6,9 +6,9 @@
 //!   client ◀── binary: output · text: started, notice, ended, error ── agent        every 15 s: a ping
 //! ```
 //!
-//! What is refused is refused before the connection becomes a WebSocket, as a problem. When the program ends, the text
-//! `ended` with its exit code comes, and then the agent closes. When the client closes, or does not answer pings, the
-//! terminal is hung up. Output waits for the client, in the terminal and not in memory.
+//! A refusal is sent as a problem, before the connection becomes a WebSocket. When the program ends, the agent sends
+//! the text `ended` with its exit code, and closes. When the client closes, or does not answer pings, the terminal is
+//! hung up. Output waits for the client, in the terminal and not in memory.
 
 use crate::calls::Calls;
 use crate::input::{Params, Segments};

@@ -145,8 +145,8 @@ struct Silence {
 }
 
 impl Silence {
-    /// A node did not answer; whether it is given up. `is_awaited`: its work goes on, so it is
-    /// retried for as long as that takes.
+    /// Whether a node that did not answer is given up. `is_awaited`: its work continues, so the
+    /// node is retried for as long as the work runs.
     fn is_too_long(&mut self, now: Instant, is_awaited: bool) -> bool {
         if is_awaited {
             self.since = None;

@@ -4,8 +4,8 @@
 //!   index ─▶ ordinal ─▶ the quorum: its lanes ─▶ the lane's head ─▶ launch task_launch(ordinal), rank ordinal
 //! ```
 //!
-//! No watch shows what single tasks do, so whoever follows one asks a member of the quorum again and
-//! again. When the task has ended, what is left of its output is read to its end.
+//! No watch shows single tasks, so a follower asks a member of the quorum again and again. When the task has ended, the
+//! rest of its output is read to its end.
 
 use super::gathering::{ITEMS_QUEUE_LEN, Selection, gather, is_removable, log_stream, notice, received, streams};
 use crate::Api;
@@ -28,7 +28,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 type Out = mpsc::Sender<Result<v1::LogChunk, Status>>;
 
-/// Refuses to show the output of what has many tasks or replicas without one of them being named.
+/// Refuses to show the output of a group or a service if the request names no task or replica.
 pub(super) fn refuse_without_index(allocation: &Allocation) -> Result<(), Status> {
     let short = allocation.id.short();
     let text = match allocation.lane {
@@ -68,9 +68,9 @@ pub(super) async fn logs(
     let states = tasks::states(api, group.id, WhichTasks::One(ordinal), false).await?;
     let former = wanted_lane(index, &states.places, &request)?;
     let slot = log_stream(api, caller.principal.uid)?;
-    let whose = AccessTarget { allocation: group.id, owner: &group.owner, node: None };
+    let accessed = AccessTarget { allocation: group.id, owner: &group.owner, node: None };
     let what = format!("the output of task {index}{}", if request.follow { ", and what follows" } else { "" });
-    api.audit_unless_owner(Uuid::new_v4(), &caller.principal, AccessKind::LogsRead, &whose, &what).await?;
+    api.audit_unless_owner(Uuid::new_v4(), &caller.principal, AccessKind::LogsRead, &accessed, &what).await?;
     let has_ended = tasks::state(&states, index, ordinal)?.has_ended();
     let user = caller.vouched_for(&group.owner);
     let task = Task { api: api.clone(), group: group.id, index, ordinal, request, streams, user };
@@ -178,7 +178,7 @@ impl Task {
         }
     }
 
-    /// Passes output on for a while, and then asks how the task is. `None`: nobody waits for more.
+    /// Passes output on for a while, and then asks for the task's states. `None`: nobody waits for more.
     async fn next_states(&self, reading: &mut Option<Reading>, out: &Out) -> Option<TaskStates> {
         loop {
             let mut pause = std::pin::pin!(tokio::time::sleep(LOOK_INTERVAL));
@@ -241,7 +241,7 @@ impl Task {
 /// The output of a task in one lane while it is followed.
 struct Reading {
     node: NodeId,
-    /// Also what was passed on.
+    /// Also records what was passed on.
     selection: Selection,
     chunks: mpsc::Receiver<Result<v1::LogChunk, Status>>,
     pull: AbortOnDropHandle<()>,
@@ -271,7 +271,7 @@ impl Reading {
     }
 }
 
-/// The next piece of what is read; for ever, if nothing is. Cancel-safe.
+/// The next piece that is read; waits for ever if nothing is being read. Cancel-safe.
 async fn next_chunk(reading: &mut Option<Reading>) -> Result<v1::LogChunk, Status> {
     if let Some(Reading { selection, chunks, .. }) = reading
         && let Some(chunk) = chunks.recv().await

@@ -88,8 +88,8 @@ pub(super) fn failed(states: &TaskStates) -> TaskSet {
     failed
 }
 
-/// The first `most` ranges of tasks in the same state, by index; and whether there are more. A range of
-/// ordinals is at least one of indices, so no more of the former are needed.
+/// The first `most` ranges of tasks in the same state, by index; and whether there are more. Each range of ordinals
+/// gives at least one range of indices, so `most` ranges of ordinals suffice.
 pub(super) fn ranges(indices: &TaskIndices, states: &TaskStates, most: usize) -> (Vec<v1::TaskRange>, bool) {
     let ended = states.ended.iter().map(|(outcome, tasks)| (TaskState::Ended(*outcome), tasks));
     let sets = [(TaskState::Waiting, &states.waiting), (TaskState::Leased, &states.leased)].into_iter().chain(ended);

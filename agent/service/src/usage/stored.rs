@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn each_number_is_one_that_agents_tell() {
+    fn each_number_is_a_known_measure_with_its_stat_labels() {
         for Pushed { name, unit, family, stats } in PUSHED {
             let measure = lattice_telemetry::alert::rules::MEASURES.iter().find(|(known, _)| known == name);
             assert_eq!(measure, Some(&(*name, *unit)), "{name}");
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stores_means_stand_where_the_agents_were_and_say_so() {
+    fn the_stores_means_replace_the_agents_and_the_response_says_so() {
         let one = |name: &str, now, mean| v1::Measured {
             name: name.into(),
             source: "cgroup2".into(),

@@ -214,7 +214,7 @@ impl Library {
         }
     }
 
-    /// Notifies the ranks that registered a handler for it of a rank's death. Other ranks must not
+    /// Reports a rank's death to the ranks that registered a handler for it. Other ranks must not
     /// be notified: Open MPI's default handler aborts.
     pub fn notify_death(&self, rank: u32, code: i32) {
         let Some(host) = HOST.get() else { return };
@@ -224,8 +224,8 @@ impl Library {
             let (proc, about, count) =
                 unsafe { (&raw const *(*event).who, (&raw const (*event).about).cast::<Info>(), (*event).about.len()) };
             let event = event.cast();
-            // SAFETY: everything pointed to lives in the event, which `event_notified` frees; if that
-            // will not be called, it is freed below.
+            // SAFETY: everything pointed to lives in the event, which `event_notified` frees; if
+            // the library will not call that, the event is freed below.
             let status = unsafe { notify(abi::ERR_PROC_ABORTED, proc, abi::RANGE_NAMESPACE, about, count, Some(event_notified), event) };
             if status != abi::SUCCESS {
                 // SAFETY: nobody else has it.
@@ -254,8 +254,8 @@ impl Library {
         let count = job.local().len();
         let local = c_int::try_from(count).map_err(|_| LibraryError::TooManyRanks(count))?;
         let register = self.function::<abi::RegisterNamespace>("PMIx_server_register_nspace")?;
-        // SAFETY: everything the array points to lives in `owned`, longer than the call, which
-        // without a callback returns after all is copied.
+        // SAFETY: `owned` has everything that the array points to, and outlives the call; without a
+        // callback the call returns after all is copied.
         let status = unsafe { register(namespace.namespace.as_ptr(), local, about.as_mut_ptr(), about.len(), None, std::ptr::null_mut()) };
         self.check_status("PMIx_server_register_nspace", status)?;
         let register = self.function::<abi::RegisterClient>("PMIx_server_register_client")?;

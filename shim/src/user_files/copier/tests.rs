@@ -119,7 +119,7 @@ fn a_file_that_cannot_be_opened_says_by_which_option_it_was_named() {
 }
 
 #[test]
-fn a_pipe_needs_a_reader_and_what_it_does_not_take_is_reported_at_the_end() {
+fn a_pipe_needs_a_reader_and_output_that_it_does_not_accept_is_reported_at_the_end() {
     let mut bench = Bench::new("pipe");
     let path = bench.dir.join("pipe");
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();

@@ -1,4 +1,4 @@
-//! What several requests about allocations answer.
+//! Answers that several requests about allocations share.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -31,7 +31,7 @@ impl Submitted {
         Self { id: would_submit.is_none().then_some(done.id), job, warnings, would_submit }
     }
 
-    /// With the place of what was created.
+    /// The response, with the path of the new allocation.
     pub(super) fn respond(self) -> Response {
         match self.id.clone() {
             Some(id) => (StatusCode::CREATED, [(LOCATION, format!("/api/v1/allocations/{id}"))], Json(self)).into_response(),

@@ -93,7 +93,7 @@ async fn create_checkpoint(
                 return Err(Problem::new(StatusCode::CONFLICT, "aborted", text).with_hint(hint));
             }
             (true, true) => return Ok(Json(CheckpointProgress::from(event)).into_response()),
-            // Nobody need follow it: it goes on without this request.
+            // The checkpoint continues without this request.
             (false, _) if !wait => return Ok((StatusCode::ACCEPTED, Json(CheckpointProgress::from(event))).into_response()),
             (false, _) => {}
         }
