@@ -254,7 +254,7 @@ fn looks(w: &World) {
     let some = w.run(&["node", "fingerprint", "n2,n3"]);
     assert!(some.code() == 5 && some.err().contains("node n2: no fingerprint could be taken"), "{} {}", some.code(), some.err());
     assert!(some.out().contains("bmc firmware: 5") && !some.out().contains("4.n2"), "{}", some.out());
-    // A file that would never end a read.
+    // A file whose read would never end.
     let bmc = w.cluster().run_dir.join("n3/bmc");
     fs::remove_file(&bmc).unwrap();
     nix::unistd::mkfifo(&bmc, nix::sys::stat::Mode::S_IRUSR).unwrap();

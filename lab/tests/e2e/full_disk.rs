@@ -232,7 +232,7 @@ fn lane(w: &World) {
         status().contains("the lane begins no task: the end of task") && begun() == before
     });
     let paused = begun();
-    // With space again it goes on, though nobody confirms anything yet.
+    // With space again the lane continues, although the quorum confirms nothing yet.
     disk.make_room();
     w.wait("the lane to go on", || begun() > paused);
     drop(quorum);
