@@ -389,7 +389,7 @@ fn per_rank(w: &World) {
     }
     let table = w.ok(&["top", &id, "--per-rank"]);
     assert!(table.starts_with("LAUNCH  RANK  NODE") && table.contains("launch 1: 4 ranks"), "{table}");
-    // `metrics` is the documented name of `top`.
+    // `metrics` is a documented name of `top`, and with --stream of `watch`.
     assert!(w.ok(&["metrics", &id]).starts_with("METRIC"));
     // Without `--per-rank`, ranks are not measured.
     assert_eq!(w.lattice.json(&["top", &id]).unwrap()["ranks"], Value::Null);
