@@ -57,7 +57,7 @@ fn uid_of(account: &str) -> u32 {
     User::from_name(account).unwrap().unwrap_or_else(|| panic!("no account {account}")).uid.as_raw()
 }
 
-/// The callers. The owner is last, because it may end objects that the others must be refused.
+/// Callers in an order in which none ends an object that a later one must be refused: the owner is last.
 fn callers() -> [Caller; 6] {
     let none = Roles::default;
     let admin_of = BTreeSet::from([TENANT.to_owned()]);

@@ -145,7 +145,7 @@ fn pages(w: &World) {
     assert_eq!(agent.value("lattice_agent_node_state", &[("state", "Ready")]), 1.0);
     assert_eq!(agent.value("lattice_agent_quorum_connected", &[]), 1.0);
     if counts_in_kernel() {
-        // The accounting is on for one second of each minute, starting with the first.
+        // The kernel's accounting of its programs is on for one second of each minute, starting with the first.
         let overhead = || Page::agent(w, "n1").find("lattice_agent_ebpf_overhead_percent", &[]);
         w.wait("the cost of the programs in the kernel", || overhead().is_some());
         assert!(overhead().is_some_and(|percent| percent > 0.0 && percent < 50.0), "{:?}", overhead());

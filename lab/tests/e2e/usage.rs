@@ -60,7 +60,7 @@ fn survives(w: &World) {
     assert!((of_project + of_nobody - of_tenant).abs() < 1e-9, "{rows} {project}");
     let of_me = node_hours(&usage(w, &["--user", &me]), "user", &me) - before;
     assert!((of_me - of_project).abs() < 1e-9, "{of_me} {of_project}");
-    // Everybody may see all usage; without options users see their own.
+    // Every user may see a tenant's usage; without options users see their own.
     let seen = w.run_as(NOBODY, &["usage"]);
     assert!(seen.code() == 0 && seen.out().contains("user nobody"), "{}{}", seen.out(), seen.err());
     let seen = w.run_as(NOBODY, &["usage", "--tenant=physics", "--days=1"]);

@@ -1,5 +1,5 @@
-// Ranks that count together; each step is hashed with those of all ranks before it. Requests come by SIGUSR1, or in a call in which one
-// rank of each node waits; all ranks save in the same step. After a restart they count to the saved step, and compare the hash.
+// Ranks that count together; each step's hash includes the previous hashes of all ranks. Requests come by SIGUSR1, or in a call in which
+// one rank of each node waits; all ranks save in the same step. After a restart they count to the saved step, and compare the hash.
 //
 //   chain FILE [LATTICE]      until FILE exists; LATTICE: the CLI that waits in calls, if requests come in calls
 #include <fcntl.h>
