@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Comparisons that are remembered, the newest ones.
+/// How many of the newest comparisons are remembered.
 const COMPARES: usize = 64;
 
 /// Width in bytes, and both sides.

@@ -47,7 +47,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Runs it; returns how many bytes it held at most beyond those held before.
+/// Runs `run`. Returns its result, and by how many bytes at most this thread's memory grew.
 pub fn measured<T>(run: impl FnOnce() -> T) -> (T, usize) {
     let before = HELD.get();
     MOST.set(before);

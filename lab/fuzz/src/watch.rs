@@ -14,7 +14,7 @@ pub struct Watch {
     name: &'static str,
     findings: Option<(PathBuf, File)>,
     begun: Instant,
-    /// When the present input began, in milliseconds since `begun`, plus one; 0: there is none.
+    /// When the current input began, in milliseconds since `begun`, plus one; 0: no input runs.
     running_since: Arc<AtomicU64>,
 }
 

@@ -2,7 +2,7 @@
 //! work of somebody else, and must be refused exactly where the table says no.
 //!
 //! A request that the table allows must do no harm: it names what does not exist, or is wrong in a way that is found after
-//! the caller's rights were checked. What a request would end is there once for each caller.
+//! the caller's rights were checked. An object that a request would end exists once for each caller.
 
 mod requests;
 
@@ -57,7 +57,7 @@ fn uid_of(account: &str) -> u32 {
     User::from_name(account).unwrap().unwrap_or_else(|| panic!("no account {account}")).uid.as_raw()
 }
 
-/// Callers, in an order in which none ends what a later one must be refused: the owner is last.
+/// Callers in an order in which none ends an object that a later one must be refused: the owner is last.
 fn callers() -> [Caller; 6] {
     let none = Roles::default;
     let admin_of = BTreeSet::from([TENANT.to_owned()]);
@@ -219,7 +219,7 @@ fn walk(w: &World) {
         let held = submit(w, &["--hold", "--", "/bin/true"]);
         let work = Work { running: running.clone(), held, session: session.clone(), dag: dag.clone(), lease: lease(w) };
         let requests = walked(&work);
-        // What ends something comes last: the other calls are about the same work.
+        // Methods that end an object come last, because the other calls need the same objects.
         let (last, first): (Vec<_>, Vec<_>) = requests.iter().partition(|(method, _)| requests::ENDS.contains(*method));
         let calls = first.iter().chain(&last).map(|(method, (_, bytes))| (**method, bytes.as_slice()));
         let answers = call(w, caller.uid, calls);

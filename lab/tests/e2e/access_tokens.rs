@@ -24,7 +24,7 @@ static TOKENS: Group = Group {
     },
 };
 
-/// How long an agent may use what it knows of a token, and then a call on a slow machine.
+/// How long an agent may use its cached record of a token, plus the time of a call on a slow machine.
 const REVOKED_WITHIN: Duration = Duration::from_secs(10 + 5);
 const DAY_SECONDS: i64 = 86_400;
 
@@ -62,7 +62,7 @@ struct Issued {
     id: String,
 }
 
-/// Has a token issued for a day, as a system admin.
+/// Issues a token for a day, as a system admin.
 fn issue(w: &World, name: &str, account: &str, scopes: &str) -> Issued {
     let args = ["admin", "token", "issue", name, "--account", account, "--scopes", scopes, "--days", "1"];
     let answer = w.lattice.json(&args).unwrap_or_else(|e| panic!("{e:#}"));
@@ -81,7 +81,7 @@ fn authority(w: &World) -> PathBuf {
     file
 }
 
-/// Runs the CLI over the network with this token, as a process of an account that does not matter.
+/// Runs the CLI over the network with this token, as a process of `nobody`: only the token's account counts.
 fn over(w: &World, node: &str, token: &str, args: &[&str]) -> Finished {
     let home = w.dir.join(format!("home-{NOBODY}"));
     let mut command = Command::new(w.dir.join("bin/lattice"));
@@ -123,11 +123,11 @@ fn used_and_revoked(w: &World) {
     let detail = text(&record, "detail");
     assert!([id.as_str(), "\"ci\"", "user:nobody", "read,work"].iter().all(|piece| detail.contains(*piece)), "{record}");
 
-    // Its account learns of it, and nobody else does.
+    // The token's account sees the record, and other users do not.
     let seen_by = |uid: u32| w.run_as(uid, &["audit", "query", "--type", "token-issued", "-o", "json"]).out();
     assert!(seen_by(NOBODY).contains(&id) && !seen_by(DAEMON).contains(&id));
 
-    // At every agent.
+    // The token is valid at every agent.
     for node in ["n1", "n2"] {
         assert!(ok_over(w, node, &token, &["whoami"]).contains("nobody"), "{node}");
     }
@@ -136,7 +136,7 @@ fn used_and_revoked(w: &World) {
     assert_eq!(text(&w.status(&work), "owner"), "nobody");
     assert_eq!(ok_over(w, "n1", &token, &["logs", &work]), "ran\n");
 
-    // Who sees it, and nobody its secret.
+    // Admins and the account see the token; nobody sees its secret.
     let secret = token.rsplit('_').next().unwrap();
     let shown = w.ok(&["admin", "token", "list", "-o", "json"]);
     assert!(shown.contains(&id) && shown.contains("\"ci\"") && !shown.contains(secret), "the list of an admin");
@@ -179,7 +179,7 @@ fn scopes(w: &World) {
     assert_eq!(ok_over(w, "n1", &with.token, &["admin", "token", "list", "-o", "name"]).lines().count(), 4);
     ok_over(w, "n1", &with.token, &grant);
     assert_eq!(text(&last_record(w, "role-granted"), "actor"), "daemon@n1");
-    // Its own submission, and not that of others.
+    // The submission belongs to the token's account.
     let id = ok_over(w, "n1", &without.token, &submit).trim().to_owned();
     assert_eq!(text(&w.status(&id), "owner"), "daemon");
 }

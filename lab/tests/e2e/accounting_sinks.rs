@@ -1,4 +1,4 @@
-//! Sinks of ended work: a server that fails, stalls and loses its answers, and a file. Each record comes once.
+//! Sinks of ended work: a server that fails, stalls and loses its answers, and a file. Each record is stored once.
 
 use crate::accounting::{end, give_role, ready, status};
 use crate::harness::{Folder, Group, NOBODY, World};
@@ -18,7 +18,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 static SINKS: Group = Group { theme: "accounting", name: "accounting-sinks", nodes: 2, quorum: 1, tweak: |_| {} };
-/// The node with the role.
+/// The node with the accounting role.
 const NODE: &str = "n2";
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
@@ -52,7 +52,7 @@ struct Delivery {
 struct State {
     mode: Mode,
     deliveries: Vec<Delivery>,
-    /// By their identity, as a site would store them.
+    /// Records by their identity, as a site would store them.
     stored: BTreeMap<String, Value>,
 }
 
@@ -207,7 +207,7 @@ fn sinks(w: &World) {
     let page = get(&w.cluster().node(NODE).unwrap().metrics, "/metrics", "").1;
     assert!(page.lines().any(|line| line.starts_with("lattice_accounting_sink_lag_seconds{") && line.contains("http")), "{page}");
 
-    // It stalls, and the agent is killed meanwhile: the next one sends the same batch.
+    // It stalls, and the agent is killed meanwhile: the restarted one sends the same batch.
     server.set(Mode::Stall);
     w.wait("the timeout", || text(&sink(w, "http"), "problem").contains("no answer"));
     faults::kill_node(&w.dir, NODE).unwrap();
@@ -243,7 +243,7 @@ fn corrections(w: &World) {
     let store = format!("sqlite://{}/accounting.db", folder.0.display());
     let before = text(&status(w), "store");
     give_role(w, NODE, &format!("{{store: {store:?}, file_sink: {{path: {:?}}}}}", file.display().to_string()));
-    // The store of the test before.
+    // The role moves away from the store of an earlier test.
     if !before.is_empty() {
         w.ok(&["admin", "accounting", "move", "--force"]);
     }

@@ -86,7 +86,7 @@ fn found(w: &World) {
     seen("AttachEnded", "root", "its program ended with 0");
     seen("LaunchStarted", "root", "/bin/true");
     seen("CancelRequested", "root@n1", "while Running");
-    // Every query that matches it finds it.
+    // Every query that matches this record finds it.
     let one = all.iter().find(|r| text(r, "action") == "AttachStarted" && text(r, "actor") == "root").unwrap();
     let since = text(&w.status(&id), "submitted_at");
     for args in [
@@ -102,7 +102,7 @@ fn found(w: &World) {
     assert_eq!(w.ok(&["audit", "query", "--limit", "1", "--after", "2", "-o", "name", "-q"]), "3\n");
     let wrong = w.run(&["audit", "query", "--type", "atach"]);
     assert!(wrong.code() == 2 && wrong.err().contains("AttachStarted"), "{} {}", wrong.code(), wrong.err());
-    // Only operators may use all of it.
+    // Only operators may verify and export the log.
     for what in ["verify", "export"] {
         let done = w.run_as(DAEMON, &["audit", what]);
         assert!(
@@ -112,7 +112,7 @@ fn found(w: &World) {
             done.err()
         );
     }
-    // Everybody may ask, and sees nothing of others.
+    // Everybody may query, but sees no records of others.
     let done = w.run_as(DAEMON, &["audit", "query", "-o", "json"]);
     assert_eq!(done.code(), 0, "{}", done.err());
     let seen: Vec<Value> = serde_json::from_str(&done.out()).unwrap();

@@ -20,7 +20,7 @@ fn overtakes(w: &World) {
     let short = w.submit(&["--name", "short", "--walltime", "2m", "--", "/bin/true"]);
     w.completed(&short);
 
-    // The large one waits for the node of the first, and the long one would delay it.
+    // The large allocation waits for the node of the first, and the long one would delay it.
     let waits = |id: &str| {
         let now = w.status(id);
         assert_eq!(text(&now, "state"), "Pending", "{now}");

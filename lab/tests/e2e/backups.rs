@@ -161,13 +161,13 @@ fn plan(w: &World) {
         assert!(output.contains(&format!("the newest {}", backups(w).last().unwrap())), "{output}");
     }
     // From a newer version.
-    let whose = folder(w, 3).join("data/member.json");
-    let text = fs::read_to_string(&whose).unwrap();
-    fs::write(&whose, text.replace("\"format\":2", "\"format\":99")).unwrap();
+    let member_file = folder(w, 3).join("data/member.json");
+    let text = fs::read_to_string(&member_file).unwrap();
+    fs::write(&member_file, text.replace("\"format\":2", "\"format\":99")).unwrap();
     let output = plan(3);
     assert!(output.contains("written by a newer version") && output.contains("install that version"), "{output}");
     ends_with_log(w, 3, "written by a newer version");
-    fs::write(&whose, text).unwrap();
+    fs::write(&member_file, text).unwrap();
     for id in [1, 2, 3] {
         damage_log(w, id);
     }
@@ -222,7 +222,7 @@ fn recovered(w: &World) {
     let name = made.lines().next().unwrap().to_owned();
     let (code, verified) = quorum(w, 2, &["verify", "--backup", &name]);
     assert!(code == 0 && verified.contains("2 Running") && verified.contains("1 Pending"), "{verified}");
-    // The backup does not contain this one.
+    // The backup does not contain this job.
     let unknown = w.submit(&["--nodes", "1", "--cores", "1", "--", "/bin/sh", "-c", "echo up; sleep 30; exit 7"]);
     let before = generation(w);
     w.ok(&["cancel", &waits]);

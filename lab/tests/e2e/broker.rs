@@ -41,7 +41,7 @@ static CLOCKS: Group = Group {
     },
 };
 
-/// Many may run at once, within the write rate of the store: of allocations that write more than that, one at a time.
+/// Many checkpoints may run at once, within the store's write rate. Those that would exceed it run one at a time.
 static BYTES: Group = Group {
     theme: "broker_bytes",
     name: "broker-bytes",
@@ -122,8 +122,8 @@ fn asked(w: &World, chain: &Chain) -> usize {
     w.log(&chain.id).matches("asked ").count()
 }
 
-/// Two allocations are asked without a request: returns the one that is asked while the other one waits for its turn,
-/// and the other.
+/// Waits until two allocations are asked without a request. Returns first the one that is asked while the other one
+/// waits for its turn.
 fn one_by_one<'a>(w: &World, chains: &'a [Chain; 2]) -> (&'a Chain, &'a Chain) {
     w.wait("both to be asked without a request", || chains.iter().all(|chain| saved(w, &chain.id)));
     chains.iter().for_each(|chain| chain.behaves("wait"));
@@ -154,7 +154,7 @@ fn in_turn(w: &World) {
     let plain = Chain::submit(w, &[], &["--nodes", "1"]);
     let (first, other) = one_by_one(w, &chains);
     let node = broker(w);
-    // Through any agent, every term with its unit.
+    // Any agent explains every term with its unit.
     let explained = w.ok(&["explain", &other.id]);
     for term in
         ["recompute_saved", "preemptability", "backlog_relief", "write_time", "compute_waste", "storage_cost", "failure_probability"]
@@ -308,7 +308,7 @@ fn store_unreachable(w: &World) {
     w.assert_nothing_left();
 }
 
-/// Its deadline is ten minutes, and nobody waits for that.
+/// The deadline is ten minutes, but without a store the work is ended earlier.
 fn preempted_without_store(w: &World) {
     let chain = Chain::submit(w, &[], &["--nodes", "1", "--requeue=never"]);
     let away = Away::take(w);

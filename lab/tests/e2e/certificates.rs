@@ -1,5 +1,5 @@
-//! Certificates in operation: short ones renewed under running work, a foreign one refused, new files read, and the one
-//! for the first start.
+//! Certificates in operation: short-lived ones are renewed while work runs, foreign ones are refused, new files are read,
+//! and one is only for the first start.
 
 use crate::harness::{Group, JOB, NOBODY, World, binaries, configure};
 use crate::watches::Watching;
@@ -38,7 +38,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// The directory of an agent's renewed certificate.
+/// The file with an agent's renewed certificate.
 fn kept_by(w: &World, node: &str) -> PathBuf {
     w.cluster().run_dir.join(node).join("state/certificate.json")
 }
@@ -269,7 +269,7 @@ fn compute_node(w: &World) {
     let log_end = process::tail(&w.cluster().node("n2").unwrap().daemon.log, 5);
     assert!(log_end.contains("tls.cert is of role node") && log_end.contains("roles: []"), "{log_end}");
     configure(&w.dir, "n2", "roles: []");
-    // It asks the quorum where others are.
+    // The agent asks the quorum for the others' addresses.
     configure(&w.dir, "n2", "gossip: {seeds: []}");
     let peers = w.cluster().run_dir.join("n2/state/peers.json");
     let _unwritten = std::fs::remove_file(&peers);

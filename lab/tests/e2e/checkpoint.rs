@@ -91,7 +91,7 @@ done
 echo "final $n"
 "#;
 
-/// One such job.
+/// A job that runs [`CHAIN`].
 pub struct Chain {
     pub id: String,
     go: PathBuf,
@@ -118,7 +118,7 @@ impl Chain {
         fs::write(behaviour(&self.go), format!("{how}\n")).unwrap();
     }
 
-    /// Whether it was asked since, and behaved so; for a behaviour that it shows once.
+    /// Whether the program was asked and showed the set behaviour; for a behaviour that it shows once.
     pub fn behaved(&self) -> bool {
         !behaviour(&self.go).exists()
     }
@@ -142,7 +142,7 @@ impl Chain {
         (text(&answer, "id"), answer["step"].as_u64())
     }
 
-    /// Lets a program continue that waits before it saves itself.
+    /// Ends the wait of a program that waits before it saves itself.
     pub fn release(&self) {
         fs::write(self.go.with_extension("release"), "").unwrap();
     }
@@ -207,7 +207,7 @@ fn one_node(w: &World) {
     // A checkpoint without a manifest may be in progress.
     let unknown = w.run(&["checkpoint", "rm", id, "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88"]);
     assert!(unknown.code() == 4 && unknown.err().contains("may be under way"), "{}", unknown.err());
-    // So may one that is in the store and newer than the quorum's.
+    // So may a checkpoint in the store that is newer than the quorum's.
     let newer = "2f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88";
     let manifest = fs::read_to_string(objects(w, id, &first).join("manifest.json")).unwrap();
     let mut manifest: Value = serde_json::from_str(&manifest).unwrap();
@@ -217,7 +217,7 @@ fn one_node(w: &World) {
     fs::write(objects(w, id, newer).join("manifest.json"), manifest.to_string()).unwrap();
     let refused = w.run(&["checkpoint", "rm", id, newer]);
     assert!(refused.code() == 4 && refused.err().contains("newer than the last one"), "{}", refused.err());
-    // An unreadable one is listed as such, and may be removed.
+    // A checkpoint with an unreadable manifest is listed as damaged, and may be removed.
     fs::write(objects(w, id, newer).join("manifest.json"), "{").unwrap();
     let listed = list(w, id);
     assert!(listed.len() == 2 && listed.iter().any(|c| text(c, "id") == newer && c["damaged"].is_string()), "{listed:?}");
@@ -264,16 +264,16 @@ fn private(w: &World) {
 
 fn two_nodes(w: &World) {
     private(w);
+    // Without steps: these two nodes count independently, and different steps would mean that they saved different
+    // moments.
     let chain = Chain::submit(w, &["STEPLESS=1", "SIGNAL=USR2"], &["--nodes", "2", "--checkpoint-signal=usr2"]);
-    // Through an agent without a part of it as well.
+    // Also through an agent that has no part of the job.
     let done = w.at("n3").run(&["checkpoint", "create", &chain.id, "--deadline", "20s", "-o", "name"], JOB).unwrap();
     assert_eq!(done.code(), 0, "{}", done.err());
     let shown = w.lattice.json(&["checkpoint", "show", &chain.id]).unwrap();
     assert_eq!(text(&shown, "id"), done.out().trim());
     let files: Vec<u64> = shown["nodes"].as_array().unwrap().iter().map(|n| n["files"].as_u64().unwrap()).collect();
     assert_eq!(files, [1, 1], "{shown}");
-    // Two nodes that report different steps have saved different moments. Theirs differ, because they run
-    // independently.
     chain.end(w);
 }
 
@@ -380,7 +380,7 @@ fn two_requests(w: &World) {
 fn used_before(w: &World) {
     let chain = Chain::submit(w, &[], &["--nodes", "1"]);
     let (first, second) = (chain.created(w).0, chain.created(w).0);
-    // A behaviour that it shows once reveals whether it is asked.
+    // A behaviour that the program shows once reveals whether it was asked.
     chain.behaves("lie-once");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let refused = runtime.block_on(async {
@@ -398,14 +398,14 @@ fn used_before(w: &World) {
     assert!(refused.message().contains(&format!("checkpoint {first} exists already")), "{refused}");
     assert!(!chain.behaved(), "it was asked");
     assert_eq!((last(w, &chain.id), list(w, &chain.id).len()), (second, 2));
-    // It does not block anything.
+    // The refused request does not block later ones.
     assert_ne!(chain.create(w).code(), 0);
     assert!(chain.behaved());
     chain.created(w);
     chain.end(w);
 }
 
-/// The points of a checkpoint, from the agent itself.
+/// The failpoints of a checkpoint, as the agent lists them.
 fn points() -> Vec<String> {
     let listed = process::run(Command::new(crate::harness::binaries().agent()).arg("failpoints"), JOB).unwrap().out();
     let found: Vec<String> = listed.lines().filter_map(|l| l.strip_prefix("Save\tAny\t").map(str::to_owned)).collect();
@@ -527,7 +527,7 @@ fn restored(w: &World) {
     w.assert_nothing_left();
 }
 
-/// The node loses it, on evidence.
+/// Kills the shim of the node's first allocation, so the node can prove that it lost the work.
 fn kill_shim(w: &World, node: &str) {
     let status = w.at(node).json(&["node", "status"]).unwrap();
     let shim = i32::try_from(status["allocations"][0]["shim_pid"].as_i64().unwrap()).unwrap();
@@ -535,7 +535,7 @@ fn kill_shim(w: &World, node: &str) {
 }
 
 fn restored_after_all(w: &World) {
-    // Only n2 takes work: what it loses returns to it.
+    // Only n2 accepts work, so work that it loses is restarted there.
     w.ok(&["node", "cordon", "n1,n3", "--reason", "the test's"]);
     for point in ["restore-begun", "restored"] {
         let chain = Chain::submit(w, &[], &["--nodes", "1", "--requeue"]);

@@ -23,7 +23,7 @@ const NODE: &str = "n2";
 pub fn trials() -> Vec<Trial> {
     vec![
         FULL.test("a_program_that_fills_its_disk_makes_no_checkpoint_and_its_space_is_freed", &[], filled),
-        FULL.test("a_request_and_an_answer_that_cannot_be_stored_are_reported", &[], no_room),
+        FULL.test("a_request_and_an_answer_that_cannot_be_stored_are_reported", &[], no_space),
         FULL.test("a_directory_on_a_network_file_system_is_refused", &[Need::Fuse], shared),
         FULL.test("a_full_store_makes_no_checkpoint_and_its_space_is_freed", &[], full_store),
     ]
@@ -52,7 +52,7 @@ impl SmallDisk {
         assert_eq!(self.free(), 0);
     }
 
-    fn make_room(&self) {
+    fn make_space(&self) {
         fs::remove_file(&self.fill).unwrap();
     }
 
@@ -188,7 +188,7 @@ while [ ! -e "$GO" ]; do
 done
 "#;
 
-fn no_room(w: &World) {
+fn no_space(w: &World) {
     only_there(w);
     let disk = under_work(w);
     let before = agent(w);
@@ -203,7 +203,7 @@ fn no_room(w: &World) {
     let reasons = ["No space left on device", "its disk is full"];
     assert!(done.code() == 1 && reasons.iter().any(|why| done.err().contains(why)), "{}", done.err());
     assert_eq!(last(w, &chain.id), first);
-    disk.make_room();
+    disk.make_space();
     let done = chain.create(w);
     assert_eq!(done.code(), 0, "{}", done.err());
     chain.end(w);
@@ -224,7 +224,7 @@ fn no_room(w: &World) {
     w.wait_log(&id, "the answer is refused");
     let log = w.log(&id);
     assert!(log.contains("No space left on device") && !log.contains("\ntaken"), "{log}");
-    disk.make_room();
+    disk.make_space();
     w.wait_log(&id, "taken");
     let done = asked.join().unwrap();
     assert_eq!(done.code(), 0, "{}", done.err());
@@ -251,7 +251,7 @@ fn full_store(w: &World) {
     assert_eq!(last(w, &chain.id), first);
     w.ok(&["checkpoint", "verify", &chain.id, &first]);
     w.wait("the uploaded parts to be removed", || disk.free() > 2 << 20);
-    disk.make_room();
+    disk.make_space();
     let done = chain.create(w);
     assert_eq!(done.code(), 0, "{}", done.err());
     let created: serde_json::Value = serde_json::from_str(&done.out()).unwrap();

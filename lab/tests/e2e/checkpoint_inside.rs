@@ -1,5 +1,5 @@
-//! Where the site restricts work to its own allocation, its requests over the node's socket may concern only that one,
-//! whoever owns the others.
+//! Where the site restricts work to its own allocation, requests of work over the node's socket may concern only that
+//! allocation, even if the same user owns another one.
 
 use crate::checkpoint::{Chain, last};
 use crate::harness::{Group, World};
@@ -21,12 +21,12 @@ fn own_alone(w: &World) {
     let (own, other) = (Chain::submit(w, &[], &["--nodes", "1"]), Chain::submit(w, &[], &["--nodes", "1"]));
     assert_eq!(other.create(w).code(), 0);
     let others_last = last(w, &other.id);
-    // Of the same user, root, who may use both outside.
+    // Both allocations are root's, and root may use both from outside.
     w.ok(&["checkpoint", "list", &other.id]);
     let lattice = w.dir.join("bin/lattice").display().to_string();
     let inside =
         |asks: &str| w.run(&["launch", "--alloc", &own.id, "-n", "1", "sh", "-c", &format!("{lattice} {asks} 2>&1; echo gave $?")]);
-    // It need not name its own allocation.
+    // Work need not name its own allocation.
     let made = inside("checkpoint create -o name").out();
     let own_last = last(w, &own.id);
     assert!(made.contains(&own_last) && made.ends_with("gave 0\n"), "{made}");

@@ -34,7 +34,7 @@ fn state(w: &World, node: &str) -> String {
 fn cut_off(w: &World) {
     w.ok(&["node", "cordon", "n1,n2", "--reason", "not for this one"]);
     let chain = Chain::submit(w, &[], &["--nodes", "1", "--requeue", "--on-isolation=continue"]);
-    // The node of the agent that the tests use is excluded.
+    // n1, whose agent the tests use, stays cordoned.
     w.ok(&["node", "uncordon", "n2"]);
     let id = &chain.id;
     let done = chain.create(w);
@@ -61,7 +61,7 @@ fn cut_off(w: &World) {
     let second = last(w, id);
     let now = w.status(id);
     assert!(second != first && now["epoch"] != epoch && text(&now["checkpoint"], "id") == second, "{now}");
-    // The isolated checkpoint is complete in the store, which the node reaches; the quorum has no report of it.
+    // The cut-off node still reaches the store, and completes its checkpoint there; the quorum has no report of it.
     chain.release();
     let allocation = objects(w, id, "");
     let whole = || {

@@ -242,7 +242,7 @@ impl Drop for Counting {
     }
 }
 
-/// Submits as a user. A user without root's rights shows errors that these would hide.
+/// Submits as this user. An ordinary user meets errors that root's rights would hide.
 fn submitted(w: &World, uid: u32, args: &[&str]) -> String {
     if uid == 0 {
         return w.submit(args);
@@ -359,7 +359,7 @@ impl Asking {
         fs::read_to_string(&self.output).unwrap()
     }
 
-    /// Checks that it is complete.
+    /// Waits for the command's end: the checkpoint must be complete.
     fn complete(mut self) {
         let ended = self.child.wait().unwrap();
         assert!(ended.success(), "{ended}: {}", self.output());
@@ -428,7 +428,7 @@ fn killed(w: &World, counting: &Counting) {
         let now = w.status(id);
         text(&now, "state") == "Running" && now["preempted_count"] == 1
     });
-    // The file is of both runs; the log is of the second.
+    // The file is from both runs, the log only from the second.
     assert_eq!(fs::read_to_string(counting.go.with_extension("asked")).unwrap(), "asked\n");
     let step = w.status(id)["checkpoint"]["step"].as_u64().unwrap();
     w.wait_log(id, &format!("restored {step}\nstep {}\n", step + 1));

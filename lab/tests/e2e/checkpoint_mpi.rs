@@ -62,7 +62,7 @@ fn in_calls(w: &World) {
     let id = w.submit(&[&shape[..], &["--", &program, &end, &lattice]].concat());
     w.running(&id);
     w.wait_log(&id, "step 0 5\n");
-    // More than once: after a request it waits for the next one.
+    // More than once: after a request the program waits for the next one.
     for _ in 0..2 {
         w.ok(&["checkpoint", "create", &id, "--deadline", "20s"]);
     }

@@ -30,7 +30,7 @@ while [ ! -e "$GO" ]; do
 done
 "#;
 
-/// Work that saves this much, and the file that ends it.
+/// Work that saves a file of this size, and the file that ends it.
 fn begin(w: &World, name: &str, size: &str) -> (String, PathBuf) {
     let (program, go) = (w.script("holes.sh", HOLES), fresh_dir(name));
     let (go_variable, size) = (format!("GO={}", go.display()), format!("SIZE={size}"));

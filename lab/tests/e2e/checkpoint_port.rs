@@ -128,7 +128,7 @@ fn killed(w: &World) {
     w.assert_nothing_left();
 }
 
-/// A process of another user that listens there, outside of every allocation, and records what it receives.
+/// A process of another user that listens at the port, outside of every allocation, and records what it receives.
 struct Stranger {
     child: Child,
     got: PathBuf,
@@ -165,7 +165,7 @@ impl Drop for Stranger {
 fn foreign(w: &World) {
     let at = port();
     let port_flag = format!("--checkpoint-port={at}");
-    // All of it on one node.
+    // All work runs on one node.
     w.ok(&["node", "cordon", "n2", "--reason", "the test's"]);
     let silent = w.submit(&["--checkpoint=grpc", &port_flag, "--nodes=1", "--cores=1", "--", "/bin/sleep", "600"]);
     w.running(&silent);
@@ -179,7 +179,7 @@ fn foreign(w: &World) {
     refused(&format!("the listener at 127.0.0.1:{at} belongs to uid {DAEMON} and not to allocation {}", &silent[..8]));
     assert_eq!(stranger.got(), "listens\n", "nothing is sent to it, nor is it connected to");
     drop(stranger);
-    // Another allocation serves the port, and is asked there itself.
+    // Another allocation serves the port, and is asked there only for its own checkpoint.
     let other = Served::submit(w, at, &["--cores=1"], &[]);
     refused(&format!("the listener at 127.0.0.1:{at} belongs to uid {NOBODY} and not to allocation {}", &silent[..8]));
     assert!(!w.log(&other.id).contains("asked "), "{}", w.log(&other.id));
@@ -188,7 +188,7 @@ fn foreign(w: &World) {
     assert_eq!(w.log(&other.id).matches("asked ").count(), 1);
     w.ok(&["cancel", &other.id]);
     w.lattice.ended_within(&other.id, JOB).unwrap();
-    // Work with a port is asked there; it must not ask for requests itself.
+    // Work with a port is asked at its port, and must not wait for requests in calls.
     let lattice = w.dir.join("bin/lattice").display().to_string();
     let calls = w.submit(&["--checkpoint=grpc", &port_flag, "--cores=1", "--", &lattice, "checkpoint", "await"]);
     assert_eq!(text(&w.ended(&calls), "state"), "Failed");

@@ -107,8 +107,8 @@ impl Family {
         assert_eq!(w.status(&self.id)["checkpoint"]["step"], 1);
     }
 
-    /// Waits until every process that is to be asked was, and lets all of them end: each was asked
-    /// as often as expected.
+    /// Waits until every expected process was asked, lets all processes end, and checks how often
+    /// each was asked.
     fn assert_asked(&self, w: &World, expected: &BTreeMap<String, u64>) {
         let asked = expected.iter().filter(|(_, count)| **count > 0).map(|(who, _)| format!("{who} asked"));
         let asked: Vec<String> = asked.collect();
@@ -160,14 +160,14 @@ fn to_ranks(w: &World) {
     let family = Family::submit(w, "ranks:sigwinch", 28, &[]);
     family.created(w);
     family.assert_asked(w, &both(&[("rank", 1), ("same", 0), ("group", 0), ("session", 0)]));
-    // One of them does not catch it.
+    // One of the ranks does not catch the signal.
     let family = Family::submit(w, "ranks:QUIT", 3, &["DEAF=1"]);
     let done = w.run(&["checkpoint", "create", &family.id]);
     let expected = "1 of its 2 ranks does not catch SIGQUIT";
     assert!(done.code() == 1 && done.err().contains(expected) && done.err().contains("nothing was sent"), "{}", done.err());
     assert_eq!(text(&w.status(&family.id), "state"), "Running");
     family.assert_asked(w, &both(&[("rank", 0), ("same", 0), ("group", 0), ("session", 0)]));
-    // If the signal goes to all, the other one saves both.
+    // If the signal goes to all processes, the rank that catches it saves both.
     let family = Family::submit(w, "QUIT", 3, &["DEAF=1"]);
     family.created(w);
     let reached = [("rank0", 1), ("same0", 1), ("group0", 1), ("session0", 1)];

@@ -1,4 +1,4 @@
-//! An agent that is killed during the upload of a checkpoint does not repeat what is in the store: files in a store
+//! An agent that is killed during the upload of a checkpoint does not upload again what is in the store: files in a store
 //! that is a directory, and parts of a large file in an S3 server, which is also stopped meanwhile.
 
 use crate::checkpoint::{Chain, last, objects};

@@ -32,7 +32,7 @@ struct Watcher {
     row: usize,
     column: usize,
     received: String,
-    /// What was received and is no whole control sequence yet.
+    /// The received part of an incomplete control sequence.
     rest: String,
 }
 
@@ -44,7 +44,7 @@ impl Watcher {
         Self { tty, cells, row: 0, column: 0, received: String::new(), rest: String::new() }
     }
 
-    /// Waits until the screen is so.
+    /// Waits until `is_so` is true for the screen.
     fn sees(&mut self, what: &str, is_so: impl Fn(&str) -> bool) {
         let until = Instant::now() + SEEN_MAX;
         loop {
@@ -103,7 +103,7 @@ impl Watcher {
         }
     }
 
-    /// Ends with this code, and leaves the terminal as it was.
+    /// Checks that the program ended with this code and restored the terminal.
     fn ended_with(mut self, code: i32) {
         let last = self.tty.ended_with(code);
         self.received.push_str(&last);
@@ -177,7 +177,7 @@ fn signals(w: &World) {
         kill(Pid::from_raw(screen.tty.pid()), signal).unwrap();
         screen.ended_with(code);
     }
-    // While it is stopped, the shell has its screen; then it is drawn anew, also in another size.
+    // While the program is stopped, the shell's screen is shown; then it draws again, also in another size.
     let mut screen = Watcher::start(w, "n1", 24, 80);
     screen.shows("nodes 3/3 Ready");
     screen.tty.types("\u{1a}");

@@ -89,7 +89,7 @@ fn holds(w: &World, name: &str) -> String {
 }
 
 /// Sets the site's component of a node.
-fn becomes(w: &World, name: &str, firmware: &str) {
+fn set_firmware(w: &World, name: &str, firmware: &str) {
     let run = w.cluster().run_dir.join(name);
     fs::write(run.join("bmc.next"), format!("{firmware}\n")).unwrap();
     fs::rename(run.join("bmc.next"), run.join("bmc")).unwrap();
@@ -171,7 +171,7 @@ fn drift(w: &World) {
     assert!(["VCLUSTER", "FEATURES", "SINCE", "MESH", "REASON"].iter().all(|column| wide.contains(column)), "{wide}");
     let yaml: Value = lattice_model::config::parse("stdout", &w.ok(&["nodes", "n2", "-o", "yaml"])).unwrap();
     assert_eq!((text(&yaml, "id"), text(&yaml["conformance"], "fingerprint")), ("n2".to_owned(), group));
-    becomes(w, "n2", "2.81");
+    set_firmware(w, "n2", "2.81");
     w.wait("n2 to have drifted", || drifted(w, "n2"));
     assert_eq!(text(&node(w, "n2")["conformance"], "drift"), "bmc firmware: absent -> 2.81");
     // The largest group is used first, and work that names a group is not mixed.
@@ -191,7 +191,7 @@ fn drift(w: &World) {
     w.ok(&["node", "accept-drift", "n2", "--reason", "the new firmware"]);
     w.ok(&["node", "release", "n2"]);
     for name in ["n1", "n3"] {
-        becomes(w, name, "2.81");
+        set_firmware(w, name, "2.81");
         // On request, sooner than the node's own interval.
         let found = w.at(name).ok(&["node", "fingerprint"]).unwrap();
         assert!(found.contains("bmc firmware: 2.81") && found.contains("absent: "), "{found}");
@@ -228,7 +228,7 @@ fn from_the_start(w: &World) {
         w.ok(&["node", "accept-drift", "n3", "--reason", "as is meant"]);
         text(record, "detail")
     };
-    let detail = again(&|| becomes(w, "n3", "2.79"));
+    let detail = again(&|| set_firmware(w, "n3", "2.79"));
     assert!(detail.ends_with("bmc firmware: absent -> 2.79"), "{detail}");
     let detail = again(&|| fs::remove_file(w.cluster().run_dir.join("n3/bmc")).unwrap());
     assert!(detail.ends_with("bmc firmware: 2.79 -> absent"), "{detail}");
@@ -239,7 +239,7 @@ fn looks(w: &World) {
         ["n1", "n2", "n3"].iter().all(|n| node(w, n)["conformance"]["group_nodes"] == 3)
     });
     for name in ["n1", "n2", "n3"] {
-        becomes(w, name, &format!("4.{name}"));
+        set_firmware(w, name, &format!("4.{name}"));
     }
     // One agent asks all of them. The quorum then knows the results, before the nodes' own intervals have passed.
     let found = w.lattice.json(&["node", "fingerprint", "n[1-3]"]).unwrap();
@@ -250,11 +250,11 @@ fn looks(w: &World) {
     assert!(shown.contains("n3") && shown.contains("bmc firmware: 4.n3"), "{shown}");
     // A node that cannot be reached is reported, and the others are examined all the same.
     faults::kill_node(&w.dir, "n2").unwrap();
-    becomes(w, "n3", "5");
+    set_firmware(w, "n3", "5");
     let some = w.run(&["node", "fingerprint", "n2,n3"]);
     assert!(some.code() == 5 && some.err().contains("node n2: no fingerprint could be taken"), "{} {}", some.code(), some.err());
     assert!(some.out().contains("bmc firmware: 5") && !some.out().contains("4.n2"), "{}", some.out());
-    // A file that would never end a read.
+    // A file whose read would never end.
     let bmc = w.cluster().run_dir.join("n3/bmc");
     fs::remove_file(&bmc).unwrap();
     nix::unistd::mkfifo(&bmc, nix::sys::stat::Mode::S_IRUSR).unwrap();

@@ -34,8 +34,8 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// The program's own counts: round trips through pipes, datagrams sent to itself, MiB written past the page cache. It
-/// then stays.
+/// The program's own counts: context switches of round trips through pipes, datagrams sent to itself, MiB written past
+/// the page cache. Afterwards it sleeps.
 struct Load {
     id: String,
     begun: Instant,
@@ -149,8 +149,8 @@ fn counted(w: &World) {
     }
 }
 
-/// Writes past the page cache count for the allocation, by device; what it leaves in memory is written later, and
-/// counts for none.
+/// Writes past the page cache count for the allocation, by device. Data that it leaves in the page cache is written
+/// later, and counts for no allocation.
 fn written(w: &World) {
     counting(w);
     let loads = [("writes-much", 32), ("writes-little", 4)];
@@ -163,13 +163,13 @@ fn written(w: &World) {
         let mut last = None;
         w.wait("the written bytes to be exported", || block_bytes(last.insert(Page::agent(w, &node))) >= known);
         let page = last.unwrap();
-        // It bypasses the page cache, so the writes count as its own; metadata of the file may be added.
+        // These writes bypass the page cache, so they count as its own; metadata of the file may be added.
         about("bytes written past the page cache", block_bytes(&page), known, 65_536.0);
         let requests = of(&page, id, "lattice_allocation_block_io_seconds_count", &[("direction", "write")]);
         let waited = of(&page, id, "lattice_allocation_block_io_seconds_sum", &[("direction", "write")]);
         assert!(requests >= load.mebibytes && waited > 0.0, "{requests} requests took {waited} s");
         let top = w.lattice.json(&["top", id]).unwrap();
-        // All of it by device: one, or several below a stacked device.
+        // The devices add up to the same: one, or several below a stacked device.
         let bytes = page.sum("lattice_allocation_device_io_bytes_total", &[("allocation", id), ("direction", "write")]);
         assert_eq!(bytes, block_bytes(&page));
         let by_device = page.sum("lattice_allocation_device_io_requests_total", &[("allocation", id), ("direction", "write")]);
@@ -187,7 +187,7 @@ fn written(w: &World) {
         let writes = text(of("writes of all disks"), "text");
         let (count, took) = writes.split_once(" so far, ").unwrap_or_else(|| panic!("{writes}"));
         assert!(count.parse::<f64>().unwrap() >= requests && ["p50 ", "p95 ", "p99 "].iter().all(|p| took.contains(p)), "{writes}");
-        // It is from an earlier measurement.
+        // The value is from an earlier measurement.
         assert!(of(&format!("disk {disk}"))["age_ms"].as_u64().is_some_and(|age| age < 10_000), "{diagnosis:#}");
         assert_eq!(page.value("lattice_allocation_measure_source_info", &[("measure", "block_write"), ("source", "ebpf")]), 1.0);
         w.ok(&["cancel", id]);

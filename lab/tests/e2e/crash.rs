@@ -304,7 +304,7 @@ fn every_point_of_a_terminal() {
         lane.kill();
         lane.start(Some(&point));
         let mut last = None;
-        // Not at once: the armed agent first recovers its work, and its peers must see it again.
+        // The agent does not die at once: it first recovers its work, and its peers must see it again.
         let died = process::until(FAILPOINT_TIMEOUT, || {
             let outcome = attach();
             let dead = lane.alive() == 0;

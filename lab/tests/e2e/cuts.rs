@@ -141,7 +141,7 @@ fn carried(w: &World) {
     let status = w.at("n3").ok(&["node", "status"]).unwrap();
     assert!(status.contains(&format!("carried by {through}")), "{status}");
     assert_eq!(text(&w.status(&job), "state"), "Running");
-    // When it loses its carrier, another peer carries it; its end is reported that way as well.
+    // When n3 loses its carrier, another peer carries it; the job's end is reported that way as well.
     faults::cut_node(&w.dir, "n3", &From::Peer(through.clone()), Direction::Both).unwrap();
     let other = if through == "n1" { "n2" } else { "n1" };
     w.wait("the other one to carry it", || text(&shown(w, "n3"), "relay_node") == other);

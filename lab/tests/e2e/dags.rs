@@ -208,7 +208,7 @@ fn dry_run(w: &World) {
     assert_eq!(w.lattice.allocations().unwrap().len(), before);
 }
 
-/// In each of ten layers one step runs, and 99 are for its failure.
+/// In each of ten layers one step runs, and 99 steps wait for a failure that does not come.
 fn thousand(w: &World) {
     let files = Files::new();
     let layer = |number: usize| {

@@ -90,7 +90,7 @@ fn stored(w: &World) {
     let programs = || ["n1", "n2"].map(|node| programs_of(w.cluster().node(node).unwrap().daemon.process.as_ref().unwrap().pid));
     let loaded = programs();
     assert!(!counts_in_kernel() || loaded.iter().all(|of| of.len() >= 8), "{loaded:?}");
-    // Through the agent of the other node.
+    // The mode is set through the agent of the other node.
     let began = Instant::now();
     let answer = w.at("n2").ok(&["telemetry", "--alloc", &id, "--mode=debug", "--duration=10m"]).unwrap();
     assert!(answer.contains("debug") && answer.contains(&format!("{id}/telemetry/")), "{answer}");

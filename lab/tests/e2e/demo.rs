@@ -47,7 +47,7 @@ fn without_root() {
     assert_eq!(process::ours_under(&[dir]), vec![]);
 }
 
-/// Ctrl-C while its job runs.
+/// Ctrl-C while the demo's job runs.
 fn interrupted() {
     close();
     binaries();

@@ -114,7 +114,7 @@ fn branches(w: &World) {
     lines.sort();
     assert_eq!(lines, ["cleanup", "notify", "report"]);
     assert_eq!(w.run(&["wait", &deploy]).code(), 125);
-    // The same after the fact.
+    // The same for work that is submitted after the parent's end.
     let late = w.ended(&submit(w, "late", &on(&train, "success"), &[], "true"));
     assert_eq!(text(&late, "state"), "Cancelled", "{late}");
 }
@@ -136,7 +136,7 @@ fn cancelled(w: &World) {
     assert!(place("ended") < place("any") && !lines.contains(&"success".to_owned()), "{lines:?}");
 }
 
-/// Each begins and ends without another one in between.
+/// Checks that each begins and ends without another one in between.
 fn assert_one_at_a_time(lines: &[String], count: usize) {
     assert_eq!(lines.len(), 2 * count, "{lines:?}");
     for pair in lines.chunks(2) {
@@ -252,7 +252,7 @@ fn refused(w: &World) {
     let dry = w.ok(&["submit", "--dry-run", "--depends-on", &format!("{}:any", &id[..8]), "--", "/bin/true"]);
     assert!(dry.contains(&format!("Depends on:  {} (any)\n", &id[..8])), "{dry}");
 
-    // Others may wait for it, and not keep it from running.
+    // Other users may wait for the work, but may not keep it from running.
     let excludes = w.run_as(NOBODY, &["submit", "--depends-on", &format!("{id}:mutex"), "--", "/bin/true"]);
     assert!(excludes.code() == 4 && excludes.err().contains("it belongs to another user"), "{}", excludes.err());
     let waits = w.run_as(NOBODY, &["submit", "-o", "name", "--depends-on", &format!("{id}:any"), "--", "/bin/true"]);

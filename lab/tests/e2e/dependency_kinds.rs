@@ -92,7 +92,7 @@ fn delayed(w: &World) {
     w.ok(&["resume", &first]);
     w.running(&first);
     let sentence = format!(": 5 seconds after {} (first) began", &first[..8]);
-    // On a busy machine, it may have begun before anybody looks.
+    // On a busy machine, the work may have begun before the first look.
     w.wait("the time until which it waits", || {
         let now = w.status(&later);
         text(&now, "state") != "Pending" || text(&now, "status_message").ends_with(&sentence)

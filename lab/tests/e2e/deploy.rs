@@ -34,7 +34,7 @@ fn rules() {
 }
 
 fn queries() {
-    // Without the site's own files.
+    // Only the syntax: the site's own files are not here.
     promtool(&["check", "config", "--syntax-only"], &deploy("prometheus/prometheus.yaml"));
     // Each query as the expression of a rule, with Grafana's variables replaced.
     let mut text = "groups:\n  - name: dashboards\n    rules:\n".to_owned();

@@ -103,7 +103,7 @@ async fn leader(hosts: &Hosts, members: &mut Members) {
     }
 }
 
-/// An agent connects to a member with an older state than it has seen: it gets the present state, or nothing.
+/// An agent connects to a member with an older state than the agent has seen: it gets the current state, or nothing.
 async fn list(hosts: &Hosts, members: &mut Members) {
     let leader = members.leader().await.unwrap();
     let follower = others(leader)[0];

@@ -31,7 +31,7 @@ static OPERATORS_CLUSTER: Group =
 const TUTORIAL_DIR: &str = "/tmp/lattice-tutorial";
 /// The placeholders for an allocation's id in pages.
 const ID_PLACEHOLDERS: [&str; 3] = ["ID", "ID1", "ID2"];
-/// What shows the settings of the cluster, which a page leaves as they were.
+/// Commands that show the settings of the cluster, which every page must leave unchanged.
 const SETTINGS: [&[&str]; 5] = [
     &["admin", "tenant", "list"],
     &["admin", "limits"],
@@ -50,7 +50,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// What pages for operators set in the configuration before their commands.
+/// The configuration that pages for operators assume.
 fn as_operators_pages(options: &mut Options) {
     options.node_admission = up::LISTED;
     "backup: \"file://{dir}/backups\"\n".clone_into(&mut options.member_lines);
@@ -185,7 +185,7 @@ impl PageRun<'_> {
             command.assert_shape(&place, &shown);
         }
         if text.starts_with("lattice preempt ") {
-            // What is preempted may run for a moment.
+            // Preempted work may still run for a moment, so later commands get new allocations.
             self.ids.clear();
         }
     }

@@ -121,7 +121,7 @@ fn keyed(w: &World) {
 }
 
 fn killed(w: &World) {
-    // It makes the service, and its client is killed before the answer.
+    // The manager makes the service, and the agent that requested it is killed before the answer.
     let slow = Manager::start(&["--answer-after-ms", "3000"]);
     let id = submit(w, "killed.sh", "echo up\nexec sleep 60\n");
     w.wait("a service that nobody knows", || of(&id).len() == 1);
@@ -132,7 +132,7 @@ fn killed(w: &World) {
     faults::start_node(&w.dir, &head).unwrap();
     w.wait_log(&id, "up");
     assert_eq!(of(&id).len(), 1, "the same service was given again: {:?}", of(&id));
-    // Killed again; then the manager is down at the end too, and the agent is killed once more.
+    // The agent is killed again. Then the manager is down at the end of work, and the agent is killed once more.
     faults::kill_node(&w.dir, &head).unwrap();
     faults::start_node(&w.dir, &head).unwrap();
     drop(manager);
@@ -159,13 +159,13 @@ fn away(w: &World) {
     drop(manager);
     let manager = Manager::with_token("another", &[]);
     let id = submit(w, "refused.sh", "echo up\n");
-    // Its first node is excluded from then on, and there are no two others.
+    // After the refusal the job's first node is excluded, and two other nodes do not exist.
     let refused = "the fabric's manager does not make a CXI service: it answers 401 Unauthorized";
     w.wait("why it does not begin", || text(&w.status(&id), "reason").contains(refused));
     w.ok(&["cancel", &id]);
     assert!(w.log(&id).contains("has not run"), "{}", w.log(&id));
     drop(manager);
-    // Nobody knows that nothing was made, so it is revoked.
+    // The agents cannot know that the manager made no service, so they revoke it.
     let _manager = Manager::start(&[]);
     w.wait("both nodes to be well", || ["n1", "n2"].iter().all(|n| !w.at(n).ok(&["node", "status"]).unwrap().contains("keys of work")));
     assert_eq!(standing(), 0);

@@ -125,7 +125,7 @@ impl Beats {
         text.lines().filter_map(line).map(|(_, pid, at)| (pid, at)).collect()
     }
 
-    /// The later attempt began when the earlier one was over: it wrote nothing after that.
+    /// Checks that the first attempt wrote nothing after the second one began.
     fn never_twice(&self) {
         let (last, first) = (self.of(0).last().copied().unwrap(), self.of(1).first().copied().unwrap());
         assert!(last.1 < first.1, "the first attempt still ran at {}, the second began at {}", last.1, first.1);
@@ -168,7 +168,7 @@ fn stops(w: &World) {
     let (node, before) = (node_of(w, &id), w.status(&id));
     assert_ne!(node, "n1");
     assert_eq!(text(&before, "on_isolation"), "stop");
-    // Only heartbeats renew it: it outlives the length of one lease.
+    // Heartbeats alone renew the lease: the work outlives one lease.
     let begun = beats.of(0)[0].1;
     w.wait("it to outlive a lease", || beats.of(0).last().unwrap().1 - begun > LEASE.as_nanos() * 5 / 4);
     let cut = agent(w, &node);
@@ -276,7 +276,7 @@ fn continues(w: &World) {
     );
     faults::kill_node(&w.dir, &node).unwrap();
     w.wait("its node to be Down", || state(w, &node) == "Down");
-    // Longer than any lease lasts: it is not begun elsewhere, and continues.
+    // For longer than any lease lasts, the work continues and is not begun elsewhere.
     let down = beats.of(0).last().unwrap().1;
     w.wait("it to go on", || beats.of(0).last().unwrap().1 - down > LEASE.as_nanos() * 3 / 2);
     assert_eq!(text(&w.status(&id), "state"), "Running");
@@ -385,7 +385,7 @@ fn by_hook(w: &World) {
     fs::write(hook_file(&node), "").unwrap();
     let earlier = called().len();
     faults::kill_node(&w.dir, &node).unwrap();
-    // The hook's answer is true here.
+    // The hook's answer is true here: the work is dead.
     kill(Pid::from_raw(beats.of(0)[0].0), Signal::SIGKILL).unwrap();
     w.wait("it to run elsewhere", || !beats.of(1).is_empty());
     fs::remove_file(hook_file(&node)).unwrap();

@@ -14,7 +14,7 @@ use std::process::Command;
 
 static FULL_DISK: Group = Group::small("full_disk");
 /// Without a log store, and with little space for the output of ended work.
-static OUTPUT: Group = Group { theme: "full_disk", name: "full-disk-output", nodes: 3, quorum: 1, tweak: little_room };
+static OUTPUT: Group = Group { theme: "full_disk", name: "full-disk-output", nodes: 3, quorum: 1, tweak: little_space };
 /// Its state is on its own small file system.
 const NODE: &str = "n3";
 
@@ -27,7 +27,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-fn little_room(options: &mut Options) {
+fn little_space(options: &mut Options) {
     "logs: {store: {url: \"\"}, ring_bytes: 1048576, spool_max_bytes: 8388608}".clone_into(&mut options.log_lines);
 }
 
@@ -60,7 +60,7 @@ impl<'a> SmallDisk<'a> {
         assert_eq!(free, 0);
     }
 
-    fn make_room(&self) {
+    fn make_space(&self) {
         fs::remove_file(self.at.join("fill")).unwrap();
     }
 }
@@ -119,7 +119,7 @@ fn story(w: &World) {
     w.ended(&id);
     nothing_left(w, &disk);
 
-    disk.make_room();
+    disk.make_space();
     let stubborn = "trap '' TERM; echo up; while :; do sleep 0.1; done";
     let id = w.submit(&["--nodes", "3", "--walltime", "4s", "--", "/bin/sh", "-c", stubborn]);
     w.wait_log(&id, "up\nup\nup\n");
@@ -130,7 +130,7 @@ fn story(w: &World) {
     assert_eq!(pid(w), agent, "the same agent all the time");
     assert!(w.cluster().node(NODE).unwrap().daemon.alive());
 
-    disk.make_room();
+    disk.make_space();
     let id = w.submit(&["--nodes", "3", "--", "/bin/sh", "-c", "echo up; sleep 300"]);
     w.wait_log(&id, "up\nup\nup\n");
     disk.fill();
@@ -141,7 +141,7 @@ fn story(w: &World) {
     assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
     nothing_left(w, &disk);
 
-    disk.make_room();
+    disk.make_space();
     assert!(!degraded(w).contains("disk: "), "{}", degraded(w));
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
     drop(disk);
@@ -163,7 +163,7 @@ fn refused_for_a_while(w: &World) {
     assert!(explanation.contains("is excluded until 20") && explanation.contains("once its checks are ok again"), "{explanation}");
     // The work behind it does not wait.
     w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
-    disk.make_room();
+    disk.make_space();
     assert_eq!(text(&w.completed(&id), "requeue_count"), "0");
     nothing_left(w, &disk);
     drop(disk);
@@ -232,8 +232,8 @@ fn lane(w: &World) {
         status().contains("the lane begins no task: the end of task") && begun() == before
     });
     let paused = begun();
-    // With space again it goes on, though nobody confirms anything yet.
-    disk.make_room();
+    // With space again the lane continues, although the quorum confirms nothing yet.
+    disk.make_space();
     w.wait("the lane to go on", || begun() > paused);
     drop(quorum);
     assert_eq!(text(&w.ended(&group), "state"), "Completed");
@@ -270,14 +270,14 @@ fn output(w: &World) {
     for (line, number) in whole[..whole.len() - 1].iter().zip(1..) {
         assert_eq!(*line, format!("{number:0999}"));
     }
-    disk.make_room();
+    disk.make_space();
     w.wait("more lines", || w.ok(&["logs", &id]).len() > before.len() + 4000);
     assert!(w.ok(&["logs", &id]).starts_with(&before));
     disk.fill();
     w.ok(&["cancel", &id]);
     assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
     assert!(w.ok(&["logs", &id]).starts_with(&before), "its end removes nothing");
-    disk.make_room();
+    disk.make_space();
 
     // The shim writes a terminal's log: it marks what is missing.
     let shows = "i=0; while :; do i=$((i+1)); printf '%0999d\\n' $i; sleep 0.01; done";
@@ -285,7 +285,7 @@ fn output(w: &World) {
     tty.sees("00009");
     disk.fill();
     std::thread::sleep(std::time::Duration::from_secs(1));
-    disk.make_room();
+    disk.make_space();
     tty.sees("bytes that were shown here are missing: the node's disk was full]");
     tty.sees("0\r\n");
     tty.types("\x03");
@@ -311,7 +311,7 @@ fn output(w: &World) {
     assert_eq!(w.ok(&["logs", &second]).len(), 5_000_000);
     assert_eq!(w.log(&third), "up\n");
 
-    disk.make_room();
+    disk.make_space();
     w.ok(&["cancel", &others]);
     w.ended(&others);
     nothing_left(w, &disk);

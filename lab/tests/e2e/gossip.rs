@@ -131,9 +131,9 @@ fn refused(w: &World, node: &str, reason: &str) -> u64 {
     of_reason.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64).sum()
 }
 
-/// The next datagram that another node sends there, as an observer of the network sees it.
+/// The next datagram that another node sends to this address, as an observer of the network sees it.
 fn captured(to: SocketAddr) -> Vec<u8> {
-    // Every UDP datagram that this host receives is copied there, with its headers.
+    // A raw socket gets a copy of every UDP datagram that this host receives, with its headers.
     let wire = socket(AddressFamily::Inet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Udp).unwrap();
     let mut wire = File::from(wire);
     let mut packet = vec![0; 65_536];
@@ -165,7 +165,7 @@ fn stranger(to: SocketAddr, cluster: &str) -> Vec<u8> {
 fn hostile(w: &World) {
     let to: SocketAddr = w.cluster().node("n1").unwrap().gossip.parse().unwrap();
     let ours = captured(to);
-    // With a counter that was not used yet.
+    // A counter that was not used yet.
     let mut altered = ours.clone();
     altered[COUNTER_AT] ^= 1;
     let cases = [
@@ -188,7 +188,7 @@ fn hostile(w: &World) {
         }
         w.wait(&format!("{} bytes to be refused as {reason}", bytes.len()), || refused(w, "n1", reason) >= before + 3);
     }
-    // As many at once as its socket holds, of random length and content.
+    // As many datagrams at once as the socket holds, of random length and content.
     let mut noise = File::open("/dev/urandom").unwrap();
     for _ in 0..6 {
         let before = refused(w, "n1", "");

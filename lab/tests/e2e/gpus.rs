@@ -124,7 +124,7 @@ pub fn seldom() -> String {
     format!("health:\n  period_seconds: 3600\n  checks: [{{name: fan, program: {program:?}}}]\n")
 }
 
-/// On a node with that configuration.
+/// A node with [`seldom`]'s configuration checks itself after work has ended.
 pub fn looked_at_behind(w: &World) {
     gpu(w, "3", &["ecc", "2"]);
     fs::write(sites(".finds"), "echo it is loud; exit 1").unwrap();
@@ -246,7 +246,7 @@ fn warned(w: &World) {
     gpu(w, "1", &["ecc", "3"]);
     w.wait("the memory errors", || status().contains("SIM-1: 3 memory errors that could not be corrected: look after it"));
     assert!(status().contains("0 healthy, 2 allocatable, 2 in all"), "{}", status());
-    // Work that has them gets the same information.
+    // Work that has these GPUs gets the same findings.
     let id = w.submit(&["--cores", "1", "--gpus", "2", "--", "/bin/sh", "-c", &until(w, "go-4")]);
     w.wait_log(&id, "up");
     let diagnosis: Value = serde_json::from_str(&w.ok(&["diag", &id, "-o", "json"])).unwrap();

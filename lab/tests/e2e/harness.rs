@@ -25,7 +25,7 @@ use std::time::Duration;
 pub const JOB: Duration = Duration::from_secs(120);
 /// An ordinary user.
 pub const NOBODY: u32 = 65_534;
-/// Another one: `daemon` in every `/etc/passwd`.
+/// Another ordinary user: `daemon` in every `/etc/passwd`.
 pub const DAEMON: u32 = 1;
 
 /// Requirements of a test besides root.
@@ -49,14 +49,14 @@ pub enum Need {
     Moto,
     /// An OpenID Connect provider: Node (Debian's packages nodejs and npm) and its package `oidc-provider`.
     OidcProvider,
-    /// What checks a description of an API, and makes a client of it (Python's packages `openapi-spec-validator` and
+    /// A validator and a client generator for API descriptions (Python's packages `openapi-spec-validator` and
     /// `openapi-python-client`).
     OpenApi,
     /// `systemd-analyze` (Debian's package `systemd`).
     SystemdAnalyze,
     /// `python3`, for a program of the documentation.
     Python,
-    /// `zstd`, for what lies in an object store.
+    /// `zstd`, for objects in an object store.
     Zstd,
     /// The parser of Prometheus's own client, for Debian's Python (package python3-prometheus-client).
     PrometheusClient,
@@ -239,7 +239,7 @@ fn missing(needs: &[Need]) -> Option<String> {
     })
 }
 
-/// A program of PostgreSQL. Debian has those of the server in a directory for each version.
+/// A program of PostgreSQL. Debian installs the server's programs in one directory for each version.
 pub fn postgres_program(name: &str) -> Option<PathBuf> {
     lattice_lab::machine::find(name).or_else(|| {
         let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
@@ -247,14 +247,14 @@ pub fn postgres_program(name: &str) -> Option<PathBuf> {
     })
 }
 
-/// Whether the kernel supports the most demanding of the agent's programs.
+/// Whether the kernel supports the most demanding of the agent's BPF programs.
 pub fn counts_in_kernel() -> bool {
     static COUNTS: OnceLock<bool> = OnceLock::new();
     let name = b"\0btf_trace_block_io_start\0";
     *COUNTS.get_or_init(|| std::fs::read("/sys/kernel/btf/vmlinux").is_ok_and(|types| types.windows(name.len()).any(|at| at == name)))
 }
 
-/// Whether direct writes there go to a block device whose requests the kernel counts.
+/// Whether direct writes in `dir` go to a block device whose requests the kernel counts.
 fn lies_on_block_device(dir: &Path) -> bool {
     let device = std::fs::metadata(dir).unwrap().dev();
     Path::new(&format!("/sys/dev/block/{}:{}", nix::sys::stat::major(device), nix::sys::stat::minor(device))).exists()
@@ -299,7 +299,7 @@ pub fn configure(dir: &Path, node: &str, more: &str) -> String {
 pub struct Folder(pub PathBuf);
 
 impl Folder {
-    /// A new one.
+    /// A new empty directory.
     pub fn new(name: &str) -> Self {
         let dir = fresh_dir(name);
         std::fs::create_dir(&dir).unwrap();
@@ -419,7 +419,7 @@ impl World {
         twice.unwrap_or_else(|| self.lattice.allocation(id).unwrap_or_else(|e| panic!("{e:#}")))
     }
 
-    /// Waits until it has ended.
+    /// Waits until the allocation has ended.
     pub fn ended(&self, id: &str) -> Value {
         self.lattice.ended_within(id, JOB).unwrap_or_else(|e| {
             let output_of = |what| self.run(&[what, id]).out();
@@ -437,7 +437,7 @@ impl World {
         leader.unwrap()
     }
 
-    /// Waits until it has completed successfully.
+    /// Waits until the allocation has completed successfully.
     pub fn completed(&self, id: &str) -> Value {
         let now = self.ended(id);
         let (state, code) = (text(&now, "state"), text(&now, "exit_code"));
@@ -445,7 +445,7 @@ impl World {
         now
     }
 
-    /// Waits until it runs.
+    /// Waits until the allocation runs.
     pub fn running(&self, id: &str) {
         self.wait(&format!("{id} to run"), || {
             let now = self.status(id);

@@ -240,7 +240,7 @@ async fn run(hosts: &Hosts, members: &mut Members, seed: u64) {
     assert!(claimed > NODES && refused > 0 && granted > LEASES && faults.len() > 2, "seed {seed}: too little happened");
 }
 
-/// Causes a fault, ends it, lets clients work for a while, until the end.
+/// Until `end`: causes a fault, ends it, and lets clients work for a while.
 async fn faults(hosts: &Hosts, members: &mut Members, mut rng: StdRng, end: Instant) -> Vec<&'static str> {
     let ms = |rng: &mut StdRng, range: std::ops::Range<u64>| Duration::from_millis(rng.random_range(range));
     let mut done = Vec::new();

@@ -45,7 +45,7 @@ pub fn quiet(w: &World) {
     let _ = fs::remove_file(trace(w));
 }
 
-/// Replaced atomically, because the old one may be running.
+/// Replaces a hook atomically, because the old one may be running.
 fn hook(w: &World, name: &str, body: &str) {
     let (path, new) = (w.dir.join(name), w.dir.join(format!("{name}.new")));
     fs::write(&new, format!("#!/bin/sh\nT={}\n{body}\n", trace(w).display())).unwrap();

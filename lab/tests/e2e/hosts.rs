@@ -57,7 +57,7 @@ pub fn others(member: u64) -> Vec<u64> {
     (1..=MEMBERS).filter(|id| *id != member).collect()
 }
 
-/// Both directions between a member and these.
+/// Both directions between a member and these others.
 pub fn between(member: u64, these: &[u64]) -> Vec<(Party, Party)> {
     let pairs = these.iter().map(|other| (Party::Member(member), Party::Member(*other)));
     pairs.flat_map(|(a, b)| [(a, b), (b, a)]).collect()
@@ -115,7 +115,7 @@ impl Load {
         }
     }
 
-    /// Ends it, and checks that the healed members agree and that nothing acknowledged is missing. Returns how long the
+    /// Ends the load, and checks that the healed members agree and that nothing acknowledged is missing. Returns how long the
     /// longest submission took.
     pub async fn end(self, members: &Members) -> Duration {
         self.stop.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Identities: who runs what, and who may touch it.
+//! Identities: which account work runs as, and who may change or read it.
 
 use crate::harness::{DAEMON, Group, JOB, NOBODY, World};
 use lattice_lab::lattice::text;
@@ -136,7 +136,7 @@ fn inside(w: &World) {
 fn no_operator(w: &World) {
     let theirs = submit_as(w, NOBODY, &["--", "/bin/sleep", "60"]);
     w.running(&theirs);
-    // Work of root, who could do both outside.
+    // Work of root, which could run both commands outside of work.
     let commands = [("cordon", "$L node cordon n1 --reason x".to_owned()), ("cancel", format!("$L cancel {theirs}"))];
     let id = w.submit(&["--nodes", "1", &inside_script(w, "operator.sh", &commands)]);
     w.completed(&id);

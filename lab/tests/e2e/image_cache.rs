@@ -17,7 +17,7 @@ static IMAGES: Group = Group {
 };
 const NODE: &str = "n1";
 const IMAGE_BYTES: usize = 8 << 20;
-/// One and a half times as many as fit on the disk.
+/// The number of images: one and a half times as many as fit on the disk.
 const IMAGES_COUNT: u8 = 12;
 
 pub fn trials() -> Vec<Trial> {

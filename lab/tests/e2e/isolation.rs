@@ -115,7 +115,7 @@ fn limits_in_the_kernel(w: &World) {
     w.ok(&["cancel", &id]);
 }
 
-/// The lab does not use memory under version 1; it does use it in the v2 tree.
+/// The lab uses the memory controller only in the v2 tree, not in version 1.
 fn shows_what_is_unlimited(w: &World) {
     let status = w.ok(&["node", "status"]);
     let v2_has = sweep::scopes_root(&w.cluster().cgroup_root)
@@ -123,7 +123,7 @@ fn shows_what_is_unlimited(w: &World) {
         .is_some_and(|c| c.split_whitespace().any(|c| c == "memory"));
     assert_eq!(!v2_has, status.contains("memory limits: memory is not limited"), "{status}");
     assert!(!status.contains("pids limits:"), "{status}");
-    // The whole cluster shows it.
+    // The list of nodes shows it as well.
     let nodes: Value = serde_json::from_str(&w.ok(&["nodes", "-o", "json"])).unwrap();
     for node in nodes.as_array().unwrap() {
         let unenforced_limits: Vec<&str> = node["unenforced_limits"].as_array().unwrap().iter().filter_map(Value::as_str).collect();

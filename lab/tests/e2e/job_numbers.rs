@@ -1,4 +1,4 @@
-//! Job numbers: what names work as its id does, and what programs find in Slurm's variables.
+//! Job numbers, which commands accept in place of ids, and the values of Slurm's variables.
 
 use crate::harness::{Group, JOB, World, binaries, configure};
 use lattice_lab::faults;
@@ -104,7 +104,7 @@ fn variables(w: &World) {
     faults::restart_node(&w.dir, "n2").unwrap();
     w.wait("n2 to be ready", || w.lattice.nodes().is_ok_and(|nodes| nodes.iter().any(|(node, state)| node == "n2" && state == "Ready")));
     let (number, log) = run(&["-w", "n2"]);
-    // What the memory was asked for, the site's name of the class, and the pid of the script and of its rank.
+    // The class by the site's name, the requested memory, and the pid of the script and of its rank.
     let says = "echo $SLURM_JOB_QOS $SLURM_MEM_PER_CPU $SLURM_MEM_PER_NODE; test $SLURM_TASK_PID = $$ && echo own";
     let more = w.script("more-variables.sh", &format!("#!/bin/sh\n{says}\n{lattice} launch -n 1 sh -c '{says}'\n"));
     let options = ["-w", "n2", "--mem-per-core=64M", "--cores=1", "--walltime=5m", "--preemption-class=2"];

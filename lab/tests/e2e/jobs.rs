@@ -207,7 +207,7 @@ fn launch_outside(w: &World) {
 }
 
 fn placed_at_once(w: &World) {
-    // A command has a single time. One of these agents has the scheduler's lease.
+    // If one command submits and claims, both times are equal. One of these agents has the scheduler's lease.
     for node in ["n1", "n2", "n3"] {
         w.wait(&format!("{node} to place with one command what is submitted to it"), || {
             let id = w.at(node).ok(&["submit", "-o", "name", "--", "/bin/true"]).unwrap();
@@ -260,13 +260,13 @@ fn queue(w: &World) {
     let ended: Vec<_> = ids.iter().map(|id| w.completed(id)).collect();
     let starts: Vec<u64> = ended.iter().map(|a| ms(a, "started_at")).collect();
     assert!(starts.is_sorted(), "first come, first served: {starts:?}");
-    // Three nodes, two for each: never two of them at once.
+    // Each needs two of the three nodes, so no two of them run at once.
     for pair in ended.windows(2) {
         assert!(ms(&pair[0], "ended_at") <= ms(&pair[1], "started_at"), "{} {}", pair[0], pair[1]);
     }
 }
 
-/// Twelve wait while no node takes work. One of them is cancelled before the nodes are back, and
+/// Twelve jobs wait while no node accepts work. One of them is cancelled before the nodes are back, and
 /// another at that moment.
 fn claimed_once(w: &World) {
     w.ok(&["node", "cordon", "n[1-3]", "--reason", "the test's"]);

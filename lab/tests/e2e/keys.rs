@@ -18,7 +18,7 @@ use std::time::Duration;
 static KEYS: Group = Group { theme: "keys", name: "keys", nodes: 3, quorum: 3, tweak };
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
-/// Interval of checks which nodes are alive.
+/// Time between two checks of which nodes are alive.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 fn tweak(options: &mut Options) {
@@ -143,7 +143,7 @@ fn twice(w: &World) {
 fn died(w: &World) {
     let before = newest(&keys(w));
     let pid = w.cluster().node("n3").unwrap().daemon.process.as_ref().unwrap().pid;
-    // It is stopped, so that the rotation cannot end before it dies.
+    // n3's agent is stopped, so that the rotation cannot end before the agent dies.
     kill(Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
     w.ok(&["gossip", "keys", "rotate", "--no-wait"]);
     w.wait("n3 alone to be waited for", || keys(w)["awaited"] == serde_json::json!(["n3"]));

@@ -41,7 +41,7 @@ fn grant(w: &World, name: &str, ttl: &str) -> String {
 fn one_holder(w: &World) {
     let token = grant(w, "build", "1m");
     assert_eq!(grant(w, "build", "1m"), token, "the same holder again");
-    // Another user, another node.
+    // Neither another user nor another node gets the lease.
     let other = w.run_as(NOBODY, &["lease", "grant", "build"]);
     assert!(other.code() == 4 && other.err().contains("held by root at node n1"), "{}", other.err());
     let away = w.at("n2").run(&["lease", "grant", "build"], crate::harness::JOB).unwrap();
@@ -112,7 +112,7 @@ fn cordon(w: &World) {
     refused(w, &["lease", "renew", "mine", "--token", &token], 4, &["under cordon by root@n1: new fan", "lattice node uncordon n1"]);
     refused(w, &["lease", "grant", "another"], 4, &["under cordon"]);
     w.ok(&["lease", "release", "mine", "--token", &token]);
-    // Another agent schedules it now, and avoids the cordoned nodes.
+    // Another agent schedules now, and avoids the cordoned nodes.
     w.wait("another scheduler", || !["", "n1", &busy].contains(&scheduler(w).as_str()));
     let id = w.submit(&["--nodes", "1", "--", "/bin/true"]);
     let ended = w.completed(&id);

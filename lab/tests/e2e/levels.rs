@@ -14,7 +14,7 @@ use lattice_quorum_client::wire::{Answer, Request};
 use libtest_mimic::Trial;
 use std::collections::BTreeSet;
 
-/// So few that the log does not reach back to what an absent member has: it needs a snapshot.
+/// So few that the log no longer has what an absent member missed: it needs a snapshot.
 const SNAPSHOT_ENTRIES: u32 = 20;
 /// A command that needs the second level.
 const TRIAL: &[&str] = &["lease", "grant", "trial/a"];

@@ -322,7 +322,7 @@ fn removed(w: &World) {
     let said = |piece: &str| log().matches(piece).count();
     let agent = w.cluster().node("n3").unwrap().daemon.clone();
 
-    // Not while it may get work, and not while it has some.
+    // A node is not removed while it may get work, nor while it has some.
     refused(w, &remove, 4, &["node n3 cannot be removed: it is Ready", "lattice node drain n3"]);
     refused(w, &remove[..5], 2, &["--yes"]);
     let done = w.run_as(NOBODY, &remove);
@@ -354,7 +354,7 @@ fn removed(w: &World) {
     w.wait("it to have left gossip", || in_gossip().is_none_or(|liveness| liveness.eq_ignore_ascii_case("down")));
     assert!(gone(w), "it asks, and is refused");
     assert_eq!(said("this node was removed from the cluster"), 1, "{}", log());
-    // What it ran stays readable, and so does what happened to it.
+    // The removed node's jobs stay readable.
     assert_eq!((job.nodes(w), text(&w.status(&job.id), "state")), (vec!["n3".to_owned()], "Completed".to_owned()));
     let there = w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
     assert!(!there["nodes"].to_string().contains("n3"), "{there}");

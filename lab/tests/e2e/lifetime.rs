@@ -72,7 +72,7 @@ fn agent_away(w: &World) {
 /// A program that closes its standard streams and the PMI socket, which it does not use.
 fn closes_all(w: &World) {
     let close = "exec 0<&- 1>&- 2>&- 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-";
-    // The first one that ends has the others killed.
+    // The others are killed when the first one ends, so each waits until all are up.
     let up = Folder::new("up");
     let is_up = |rank: u32| format!("[ -e {}/{rank} ]", up.0.display());
     let all_are_up = (0..4).map(is_up).collect::<Vec<_>>().join(" && ");

@@ -141,7 +141,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Groups that measure how fast a cluster reacts to a fault: `.ci/run` runs them beside less than the other ones.
+/// Groups that measure how fast a cluster reacts to a fault: `.ci/run` runs them with less load beside them than the others.
 const TIMED: [&str; 6] = ["clocks", "cuts", "disks", "flood", "outage", "partitions"];
 
 fn main() -> ExitCode {

@@ -149,13 +149,13 @@ fn is_refused(w: &World, args: &[&str], expected: &[&str]) {
 }
 
 /// Waits until submissions are accepted again, without any restart.
-fn taken_again(w: &World) {
+fn accepted_again(w: &World) {
     w.wait("submissions to be accepted again", || w.run(&["submit", "--", "/bin/true"]).code() == 0);
     w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
 }
 
 /// Waits until no member is short of space and all have the same state. `who` is the name in the client's certificate.
-fn comes_right(w: &World, who: &str) {
+fn wait_recovered(w: &World, who: &str) {
     w.wait("all members to have free space", || !is_short(w));
     let tls = certificate(&w.cluster(), who, Role::Api).unwrap();
     w.wait("all members to agree", || agree(w, &tls));
@@ -198,7 +198,7 @@ fn follower(w: &World) {
     disk.make_space();
     w.wait("the follower to catch up", || no_lag(w, id));
     assert!(disk.log().contains("the leader's snapshot is installed"), "the leader must not keep its whole log for a follower");
-    comes_right(w, "follower");
+    wait_recovered(w, "follower");
 }
 
 fn leading(w: &World) {
@@ -245,7 +245,7 @@ fn leading(w: &World) {
     disk.make_space();
     w.completed(&waits);
     assert_eq!(quorum(w, leads, &["backup"]).0, 0);
-    taken_again(w);
+    accepted_again(w);
     assert_eq!(term(w), before, "nothing was restarted, and nobody else leads");
 
     // Other files fill the reserve as well: now even an end of work must wait.
@@ -262,7 +262,7 @@ fn leading(w: &World) {
     assert!(node.code() == 0 && !node.out().contains("lost"), "{}", node.out());
     disk.make_space();
     w.completed(&second);
-    taken_again(w);
+    accepted_again(w);
     assert_eq!(term(w), before);
 
     // The remedy if no space can be freed at once.
@@ -272,7 +272,7 @@ fn leading(w: &World) {
     w.wait("another leader", || w.lattice.leader().ok().flatten().is_some_and(|id| id != leads));
     w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
     disk.make_space();
-    comes_right(w, "leading");
+    wait_recovered(w, "leading");
 }
 
 /// Flips one bit of the last record in a member's log; returns the file and its previous contents.
@@ -317,7 +317,7 @@ fn rotten(w: &World) {
     fs::write(&file, whole).unwrap();
     faults::start_member(&w.dir, follower).unwrap();
     w.wait("all members to catch up", || no_lag(w, follower) && no_lag(w, away));
-    comes_right(w, "rotten");
+    wait_recovered(w, "rotten");
 }
 
 fn majority(w: &World) {
@@ -333,8 +333,8 @@ fn majority(w: &World) {
     is_refused(w, &["submit", "--", "/bin/true"], &short.iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(term(w), before);
     disks[0].make_space();
-    taken_again(w);
+    accepted_again(w);
     disks[1].make_space();
-    comes_right(w, "majority");
+    wait_recovered(w, "majority");
     assert_eq!(term(w), before);
 }

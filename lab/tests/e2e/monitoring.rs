@@ -249,7 +249,7 @@ fn watched(w: &World) {
     let back = until(JOB, || watch.events()[gone..].iter().any(|event| event["event"] == "metrics" && event["node"] == "n2"));
     assert!(back, "{:#?}", &watch.events()[gone..]);
     assert!(watch.events()[gone..].iter().any(|event| event["event"] == "note" && event["node"] == "n2"));
-    // The agent that answers itself.
+    // The agent that answers `watch` is killed, too.
     let asked = watch.events().len();
     faults::kill_node(&w.dir, "n1").unwrap();
     faults::start_node(&w.dir, "n1").unwrap();
@@ -258,7 +258,7 @@ fn watched(w: &World) {
         ["n1", "n2"].iter().all(|node| news[asked..].iter().any(|event| event["event"] == "metrics" && event["node"] == *node))
     });
     assert!(back, "{:#?}", &watch.events()[asked..]);
-    // For another user's work it is refused.
+    // `watch` is refused for another user's work.
     let own = w.run_as(NOBODY, &["submit", "-o", "name", "--cores", "1", "--", "sleep", "600"]);
     assert_eq!(own.code(), 0, "{}", own.err());
     let own = own.out().trim().to_owned();
@@ -365,7 +365,7 @@ fn per_rank(w: &World) {
     let id = w.submit(&["-N", "2", "--tasks-per-node", "2", "--cores", "1", "--", "sh", "-c", program]);
     w.running(&id);
     let mut usage = Value::Null;
-    // A busy machine decides each second which of them runs.
+    // On a busy machine the rank that spins may not run in every second.
     w.wait("the one that spins", || {
         usage = w.at("n2").json(&["top", &id, "--per-rank"]).unwrap();
         let launch = &usage["launches"][0];
@@ -389,9 +389,9 @@ fn per_rank(w: &World) {
     }
     let table = w.ok(&["top", &id, "--per-rank"]);
     assert!(table.starts_with("LAUNCH  RANK  NODE") && table.contains("launch 1: 4 ranks"), "{table}");
-    // The documented name; with --stream it is followed.
+    // `metrics` is a documented name of `top`, and with --stream of `watch`.
     assert!(w.ok(&["metrics", &id]).starts_with("METRIC"));
-    // Without that option it is not measured.
+    // Without `--per-rank`, ranks are not measured.
     assert_eq!(w.lattice.json(&["top", &id]).unwrap()["ranks"], Value::Null);
     let refused = w.run_as(NOBODY, &["top", &id, "--per-rank"]);
     assert_eq!((refused.code(), refused.out().as_str()), (4, ""), "{}", refused.err());

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 
-/// Lives as long as this process, or until another one is started.
+/// The server. It lives as long as this process, or until another one is started.
 struct Moto {
     port: u16,
     server: Child,
@@ -32,7 +32,7 @@ impl Drop for Moto {
 
 static MOTO: Mutex<Option<Moto>> = Mutex::new(None);
 
-/// Ends it.
+/// Ends the server.
 pub fn close() {
     *MOTO.lock().unwrap() = None;
 }
@@ -80,7 +80,7 @@ fn exchange(method: &str, path: &str, body: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(JOB)).unwrap();
     let length = body.len();
-    // It reads the user, and does not verify signatures.
+    // The server reads the user, and does not verify signatures.
     let who = "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
     let head = format!("Host: 127.0.0.1:{port}\r\nAuthorization: {who}\r\nContent-Length: {length}\r\nConnection: close");
     write!(stream, "{method} {path} HTTP/1.1\r\n{head}\r\n\r\n").unwrap();

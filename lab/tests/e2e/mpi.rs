@@ -37,7 +37,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Waits for its end and counts every line of the ring's log, with and without labels.
+/// Waits for the job's end and counts every line of the ring's log, with and without labels.
 pub fn whole_log(w: &World, id: &str, ranks: u32, count: u32) {
     w.completed(id);
     for args in [&["logs", id][..], &["logs", "--label", id]] {
@@ -136,10 +136,10 @@ fn by_port(w: &World) {
     let ranks = ["launch", "-N", "2", "-n", "4"];
     let done = w.run(&[&ranks[..], &["--pmi-port", "--", &program, "exchange", "2", "close"]].concat());
     assert_eq!((done.code(), done.out().lines().count()), (0, 4), "{} {}", done.out(), done.err());
-    // Without it such a program finds no server, and reports that.
+    // Without `--pmi-port` the program finds no server, and reports that.
     let done = w.run(&[&ranks[..], &["--", &program, "exchange", "2", "close"]].concat());
     assert_ne!(done.code(), 0, "{} {}", done.out(), done.err());
-    // Every launch of an allocation with that option has it; PMI-1 works as well.
+    // With the option, all launches of an allocation have a PMI port; PMI-1 works as well.
     let ring = w.ring().program().to_string_lossy().into_owned();
     let script = w.script(
         "by-port.sh",

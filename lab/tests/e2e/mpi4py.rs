@@ -23,7 +23,7 @@ fn rank(w: &World, made: Option<&Path>, what: &str) -> Vec<String> {
     [&python, "-m", "mpi4py", &program, what].map(str::to_owned).to_vec()
 }
 
-/// On four nodes, each with its own network: every exchange, then an end by one rank.
+/// On four nodes, each with its own network: every kind of exchange, then an abort by one rank.
 fn world(w: &World, made: Option<&Path>, library: &str, abort: &str) {
     let launch = |what: &str| {
         let rank = rank(w, made, what);

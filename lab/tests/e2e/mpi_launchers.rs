@@ -28,7 +28,7 @@ fn submit(w: &World, name: &str, script: &str) -> String {
     w.submit(&["--nodes", "3", "--tasks-per-node", "2", &script])
 }
 
-/// A script that runs a program with its node from its scope: Hydra gives every rank the environment of `mpiexec`.
+/// A script that sets `LATTICE_NODE` from its cgroup: Hydra gives every rank the environment of `mpiexec`.
 fn here(w: &World) -> String {
     let node = "sed -n 's|^0::.*/\\(n[0-9]\\)/workload.slice/.*|\\1|p' /proc/self/cgroup";
     format!("/bin/sh {}", w.script("here.sh", &format!("export LATTICE_NODE=$({node})\nexec \"$@\"\n")))
@@ -157,7 +157,7 @@ fn launcher(w: &World) {
     );
     assert!(log.contains("n9 is not one of the allocation's nodes (n[1-3])") && log.contains("nosuchuser"), "{log}");
     w.wait("what was launched to be gone", || with_argument("1000019") == 0);
-    // Under its name anywhere, as another user: outside of an allocation, and inside another user's.
+    // A link may be anywhere. Another user is refused, outside of an allocation and inside another user's.
     let link = w.dir.join("bin/lattice-mpi-launcher");
     let _ = std::fs::remove_file(&link);
     std::os::unix::fs::symlink("lattice", &link).unwrap();

@@ -19,7 +19,7 @@ fn pool(w: &World, start: &str, end: &str, grace: &str) {
     w.ok(&["admin", "network", "pool", "--start", start, "--end", end, "--grace", grace]);
 }
 
-/// Makes the pool as it is at first, without domains.
+/// Restores the initial pool, without domains.
 pub fn restore_pool(w: &World) {
     pool(w, "1000", "4095", "0");
     for domain in domains(w) {
@@ -67,7 +67,7 @@ fn shared(w: &World) {
     }
     let number = |id: &str| w.status(id)["vni"].as_u64();
     assert_eq!([&first, &second, &other].map(|id| number(id)), [Some(1000), Some(1000), Some(1001)]);
-    // Nothing here enforces it, and every answer says so.
+    // Nothing on this machine isolates the domain, and every answer says so.
     let now = w.status(&first);
     let note = text(&now, "network_note");
     let nodes: Vec<&str> = now["nodes"].as_array().unwrap().iter().map(|n| n.as_str().unwrap()).collect();
@@ -87,7 +87,7 @@ fn shared(w: &World) {
     assert_eq!(w.run_as(DAEMON, &["network", "list", "--tenant", "physics", "-o", "name"]).out().trim(), "ml");
     let nobody = w.run_as(NOBODY, &["admin", "network", "pool", "--end", "5000"]);
     assert!(nobody.code() == 4 && nobody.err().contains("operator"), "{}", nobody.err());
-    // It is committed, so it survives the loss of a member.
+    // The domains are committed, so they survive the loss of a member.
     faults::kill_member(&w.dir, 1).unwrap();
     faults::start_member(&w.dir, 1).unwrap();
     w.wait("the member", || w.run(&["network", "list"]).code() == 0);
@@ -95,7 +95,7 @@ fn shared(w: &World) {
     // A domain may have its own grace.
     w.ok(&["admin", "network", "set-grace", "--domain", "ml", "--tenant", "physics", "--grace", "20s"]);
     assert_eq!(w.run(&["admin", "network", "set-grace", "--domain", "none", "--grace", "20s"]).code(), 3);
-    // Without work it keeps its number for a while, and work that joins meanwhile gets the same number.
+    // Without work a domain keeps its number for a while, and work that joins meanwhile gets the same number.
     w.ok(&["cancel", &first, &second]);
     let physics = |w: &World| w.lattice.json(&["network", "status", "ml", "--tenant", "physics"]).unwrap()[0].clone();
     let idle = physics(w);

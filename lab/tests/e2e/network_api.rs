@@ -205,7 +205,7 @@ fn scopes(w: &World) {
         let is_ours = |record: &Value| text(record, "actor").starts_with("daemon") && text(record, "detail").contains(&by_token);
         records.as_array().unwrap().iter().any(is_ours)
     });
-    // Without an account on this machine, or as root, nobody comes in.
+    // No token is issued for root.
     let root = w.run(&["admin", "token", "issue", "x", "--account", "root", "--scopes", "read", "--days", "1"]);
     assert_ne!(root.code(), 0, "{}", root.out());
 }
@@ -384,7 +384,7 @@ fn service_accounts(w: &World) {
     let by_agent = curl(w, "/api/v1/whoami", &["--cert", &of_agent[0], "--key", &of_agent[1]]);
     assert_eq!(by_agent.status, 401, "a machine is no account: {}", by_agent.body);
 
-    // A token besides has to be of the same account; its scopes count.
+    // A token besides the certificate must be of the same account; its scopes apply.
     let (own, other) = (bearer(&token(w, "daemon", "read")), bearer(&token(w, "nobody", "read")));
     let with_own = presenting(&["-H", &own]).unwrap().json();
     assert_eq!(text(&with_own["authentication"], "scopes"), "read", "{with_own}");
@@ -461,7 +461,7 @@ fn rates(w: &World) {
     assert_eq!(answers.iter().map(|answer| answer.status).collect::<Vec<_>>(), [400, 400, 429], "{}", answers[2].body);
     assert!(answers[2].body.contains("daemon submits too often"), "{}", answers[2].body);
 
-    // An address that tries tokens out is limited, but not a caller from there with a right token.
+    // An address that sends wrong tokens is limited; a caller from there with a valid token is not.
     let wrong = bearer(&format!("lattice_0000000000000000_{}", "0".repeat(64)));
     let is_limited = || {
         let answer = whoami(&wrong);

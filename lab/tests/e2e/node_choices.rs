@@ -40,7 +40,7 @@ fn colour(world: &World) {
     }
 }
 
-/// The sorted output of a launch of its own.
+/// The sorted output of a launch with its own allocation.
 fn lines(world: &World, args: &[&str], command: &str) -> Vec<String> {
     let done = world.run_for(&[&["launch"], args, &["--", "/bin/sh", "-c", command]].concat(), JOB);
     assert_eq!(done.code(), 0, "{args:?}: {}{}", done.out(), done.err());

@@ -101,7 +101,7 @@ impl Server {
             let left = self.refuses.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| match n {
                 0 => None,
                 ALWAYS => Some(ALWAYS),
-                // Other events may arrive at any time: only these are counted.
+                // Other events may arrive at any time, so only holds are counted.
                 n => (event["event"] == "HoldSet").then(|| n - 1),
             });
             let accepted = is_signed && left.is_err();
@@ -160,7 +160,7 @@ pub fn request(reader: &mut BufReader<TcpStream>) -> Option<(BTreeMap<String, St
     Some((headers, body))
 }
 
-/// Waits until the leader sends records: it does not send those from before.
+/// Waits until the leader begins to send records; it never sends earlier ones.
 fn wait_for_begin(w: &World) {
     let begun = || {
         let status = w.lattice.json(&["quorum", "status"]).unwrap_or_default();

@@ -23,7 +23,7 @@ static OIDC: Group = Group { theme: "oidc", name: "oidc", nodes: 1, quorum: 1, t
 /// A program of the site names the accounts.
 static OIDC_HOOK: Group = Group { theme: "oidc", name: "oidc_hook", nodes: 1, quorum: 1, tweak: with_program };
 
-/// The life of an ID token of the client `lattice` (`oidc/provider.mjs`), and a while.
+/// Longer than the lifetime of an ID token of the client `lattice` (`oidc/provider.mjs`).
 const TOKEN_ENDED: Duration = Duration::from_secs(22);
 
 pub fn trials() -> Vec<Trial> {
@@ -129,7 +129,7 @@ fn start(w: &World) {
     assert!(listens, "the provider does not listen: {}", process::tail(&dir.join("log"), 20));
 }
 
-/// What a person with a browser does (`oidc/person.py`); must succeed. Returns its output.
+/// Runs `oidc/person.py`, a person with a browser; it must succeed. Returns its output.
 fn person(w: &World, args: &[&str]) -> String {
     let mut python = Command::new("python3");
     python.arg(w.dir.join("idp/person.py")).arg(w.ca()).args(args);
@@ -138,7 +138,7 @@ fn person(w: &World, args: &[&str]) -> String {
     done.out()
 }
 
-/// An ID token for this client, of a login by this name.
+/// An ID token for this client, of a login with this name.
 fn id_token(w: &World, client: &str, name: &str) -> String {
     person(w, &["token", &issuer(), client, name]).trim().to_owned()
 }
@@ -241,7 +241,7 @@ fn intrude(address: &str) {
     }
 }
 
-/// What is stored of the login, for its owner alone.
+/// The stored login, which only its owner can read.
 fn stored(w: &World, home: &Path) -> Value {
     let file = home.join(".config/lattice/tokens.json");
     assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
@@ -268,8 +268,8 @@ fn browser(w: &World) {
     w.completed(&id);
     assert_eq!(ok(w, home, &["logs", &id]), "daemon\n");
     assert_eq!(text(&w.status(&id), "owner"), "daemon");
-    // The token has ended; the login has not. The provider ends a login whose refresh token comes twice, so commands that
-    // find this out together renew it one after the other.
+    // The token has expired; the login has not. The provider ends a login if its refresh token is used twice, so commands
+    // that need a new token at the same time renew it one after the other.
     let before = stored(w, home);
     std::thread::sleep(TOKEN_ENDED);
     let begin = |_| remote(w, home).arg("whoami").stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
@@ -280,7 +280,7 @@ fn browser(w: &World) {
     let after = stored(w, home);
     assert!(after["expires_at_ms"].as_u64() > before["expires_at_ms"].as_u64(), "a new token");
     assert!(after["refresh_token"] != before["refresh_token"], "each refresh token is used once");
-    // What it may do, roles included, is what the account may do.
+    // The login may do what the account may do, roles included.
     w.ok(&["admin", "role", "grant", "operator", "daemon"]);
     let granted: Value = serde_json::from_str(&ok(w, home, &["whoami", "-o", "json"])).unwrap();
     w.ok(&["admin", "role", "revoke", "operator", "daemon"]);
@@ -316,7 +316,7 @@ fn not_renewed(w: &World) {
     let done = run(remote(w, home).arg("whoami"));
     assert!(done.code() == 5 && done.err().contains("has ended: the login could not be renewed"), "{}", done.err());
     assert!(stored(w, home) == login, "the provider may come back");
-    // It comes back without its memory.
+    // The provider restarts without its former state.
     start(w);
     let done = run(remote(w, home).arg("whoami"));
     let again = format!("hint: `lattice login --server {}`", w.api_url("n1"));
@@ -336,7 +336,7 @@ fn accounts(w: &World) {
 fn groups(w: &World) {
     let home = home(w);
     w.ok(&["admin", "tenant", "create", "physics"]);
-    // It is closed, and nobody is its member in the ledger.
+    // The tenant had a member, so it is not open to all; now the ledger has no member of it.
     for change in ["add", "remove"] {
         w.ok(&["admin", "tenant", "member", change, "physics", "user:nobody"]);
     }
@@ -372,7 +372,7 @@ fn by_program(w: &World) {
     let me = accepted(w, &id_token(w, "long", "ada"));
     assert_eq!((text(&me, "account").as_str(), text(&me["authentication"], "subject").as_str()), ("daemon", "ada"), "{me}");
     assert_refused(w, &id_token(w, "long", "daemon"), "they have left the site");
-    // Whoever can change the program could be anybody: then it names nobody.
+    // Whoever can change the program could name any account: then the agent does not use it.
     let fresh = id_token(w, "long", "ada");
     fs::set_permissions(program(), fs::Permissions::from_mode(0o777)).unwrap();
     assert_refused(w, &fresh, "others can write to it");
@@ -404,10 +404,10 @@ fn away(w: &World) {
     let _home = home(w);
     let fresh = id_token(w, "long", "daemon");
     end_provider();
-    // Nobody has seen this token here before.
+    // The agent has not seen this token before.
     let done = with_token(w, &fresh);
     assert_eq!(done.code(), 0, "{}", done.err());
-    // A provider that has lost its keys. The agent asks for an unknown key once a minute at most.
+    // The provider restarts with new keys. The agent asks for an unknown key once a minute at most.
     start(w);
     let me = accepted(w, &id_token(w, "long", "daemon"));
     assert_eq!(text(&me, "account"), "daemon");

@@ -78,7 +78,7 @@ fn stolen(w: &World) {
     });
     let as_operator = |proof: Proof, request: Request| Request::AsOperator { proof, request: Box::new(request) };
     let with = |token: OperatorToken, request: Request| as_operator(Proof::Token(token), request);
-    // What an agent says of an account counts for roles that were granted, and none was.
+    // An agent's statement about an account counts only for granted roles, and none was granted.
     let vouched = |method: &str, request: Request| as_operator(Proof::Account { by: root.clone(), method: method.to_owned() }, request);
     let members = Request::ChangeMembers(MembersOrder { by: root.clone(), change: MembersChange::Remove { id: 1 } });
     let audit = || Request::QueryAudit { filter: AuditFilter::default(), after: 0, limit: 1, by: None };

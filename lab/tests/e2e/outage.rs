@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 static OUTAGE: Group = Group::large("outage");
 /// How soon after its leader's death the quorum accepts work again, on a machine at rest.
 const ACCEPTED_MAX: Duration = Duration::from_secs(3);
-/// A busy machine adds so many times what a submission takes there while nothing is wrong: an
-/// election and the first commit after it need the members about as often.
+/// On a busy machine, the time of this many ordinary submissions is added: an election and the
+/// first commit after it need about as many answers of members.
 const SUBMISSIONS_ADDED: u32 = 4;
 
 pub fn trials() -> Vec<Trial> {

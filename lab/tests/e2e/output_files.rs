@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 static OUTPUT_FILES: Group = Group::small("output_files");
 
-/// A user without rights.
+/// An ordinary user.
 const NOBODY: u32 = 65534;
 
 pub fn trials() -> Vec<Trial> {
@@ -138,7 +138,7 @@ fn of_the_user(w: &World) {
     assert_eq!(text(&w.ended(&id), "exit_code"), "126");
     assert!(w.log(&id).contains("root: Permission denied"), "{}", w.log(&id));
     assert_eq!(read(&dir, "root"), "root's\n");
-    // Its script counts in no limit of output, so its user must not be able to write to it.
+    // No limit of output counts the script's file, so its user must not be able to write to it.
     let lines = "head -1 /proc/self/fd/3; if chmod u+w /proc/self/fd/3 2>/dev/null; then echo changed; fi";
     fs::write(dir.join("script"), format!("#!/bin/sh\n{lines}\n")).unwrap();
     let done = w.run_as(NOBODY, &["submit", "-o", "name", &dir.join("script").display().to_string()]);
@@ -155,7 +155,7 @@ fn full_disk(w: &World) {
     assert!(log.out().ends_with("\n1000\n"), "{}", log.out());
     let why = "lattice: some of its output may be missing in /dev/full: No space left on device";
     assert_eq!(log.err().matches(why).count(), 1, "{}", log.err());
-    // The agent logs it, with a path whose line break begins no entry.
+    // The agent logs the failure. The line break in the path must not begin a log entry.
     let forged = "2026-01-01T00:00:00.000000Z  WARN lattice_agent: forged";
     let dir = folder(w, &format!("forged\n{forged}"));
     std::os::unix::fs::symlink("/dev/full", dir.join("full")).unwrap();

@@ -84,7 +84,7 @@ async fn cut_off(hosts: &Hosts, members: &Members, load: &Load, way: Way, member
     assert!(cut.elapsed() > Duration::from_millis(1900), "{way:?}: sent away after {:?}", cut.elapsed());
     eprintln!("{way:?}, member {member}: the majority went on after {took:?}, the session ended after {:?}", cut.elapsed());
 
-    // It refuses at once everything that needs a majority, and still shows what it has.
+    // The member refuses at once every request that needs a majority, and still shows its own state.
     for (what, request) in [("a submission", submission(AllocationId(Uuid::new_v4()))), ("a question", Request::ListNodes)] {
         let asked = Instant::now();
         let refused = at_it.call_once(&request, Duration::from_secs(2)).await;

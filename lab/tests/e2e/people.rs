@@ -23,7 +23,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// What a command writes on a terminal of 80 columns.
+/// The output of a command on a terminal of 80 columns.
 fn on_terminal(mut command: Command) -> String {
     command.env_remove("COLUMNS");
     Tty::start_sized(command, 24, 80).ended_with(0)
@@ -148,7 +148,7 @@ fn watched(w: &World) {
     assert!(lines.starts_with("ID ") && lines.contains("Completed") && !lines.contains('\u{1b}'), "{lines}");
 }
 
-/// What bash offers for the last of these words, to this user, with the script of `lattice completion bash`.
+/// Bash's completions of the last of these words for this user, by the script of `lattice completion bash`.
 fn offered(w: &World, uid: u32, words: &[&str]) -> Vec<String> {
     let script = w.ok(&["completion", "bash"]);
     let (last, before) = (words.len() - 1, words[words.len() - 2]);
@@ -172,7 +172,7 @@ fn offered(w: &World, uid: u32, words: &[&str]) -> Vec<String> {
 }
 
 fn completion(w: &World) {
-    // An account's own work.
+    // Ids of the account's own work are completed, and no others.
     let submitted = w.run_as(NOBODY, &["submit", "-o", "name", "--hold", "--name", "mine", "--", "/bin/true"]);
     assert_eq!(submitted.code(), 0, "{}", submitted.err());
     let mine = submitted.out().trim().to_owned();

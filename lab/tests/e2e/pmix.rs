@@ -77,7 +77,7 @@ fn world(w: &World) {
     let id = w.submit(&with(&["--nodes", "2", "--tasks-per-node", "2", "--pmi=pmix"], &rank));
     w.completed(&id);
     assert_eq!(sorted(&w.ok(&["logs", "--stdout", &id])), lines(4, 2));
-    // A program uses what it finds, whichever MPI it was made with.
+    // With `auto`, programs of each MPI find the interface that they need.
     let done = w.run(&with(&["launch", "-N", "1", "-n", "3", "--pmi=auto"], &rank));
     assert_eq!((done.code(), sorted(&done.out())), (0, lines(3, 3)), "{}", done.err());
     let ring = w.ring().program().to_string_lossy().into_owned();
@@ -97,7 +97,7 @@ fn world(w: &World) {
     assert_eq!(without_first, layout::expected(&nodes, "212", |_| (0, "")));
     w.ok(&["cancel", &id]);
     w.ended(&id);
-    // An allocation sets it once for all its launches, also in its script; ordinary programs are not affected.
+    // An allocation sets `--pmi` once for all its launches, also in its script; ordinary programs are not affected.
     let script = w.script(
         "pmix.sh",
         &format!(
@@ -177,7 +177,7 @@ fn servers(id: &str) -> Vec<i32> {
     pids.filter_map(|p| p.file_name().to_string_lossy().parse().ok()).collect()
 }
 
-/// Whether a client is connected to it, by the kernel's table of connections: state 01 is an established one, and the
+/// Whether a client is connected to the server, by the kernel's table of connections: state 01 is an established one, and the
 /// tenth field is its inode.
 fn has_a_rank(server: i32) -> bool {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
@@ -275,8 +275,8 @@ fn direct_modex(w: &World) {
     assert_no_directories(&id);
 }
 
-/// The last of four ranks dies: before its init, while no agent can forward the report, and after it, which ends the
-/// launch.
+/// The last of four ranks dies: before its init, while no agent can forward the report; and after its init, which ends
+/// the launch.
 fn deaths(w: &World) {
     let program = client(w, "deaths", include_str!("pmix/deaths.c"));
     let folder = Folder::new("deaths");

@@ -95,7 +95,7 @@ fn attached(lattice: &Lattice, args: &[&str]) -> Tty {
     terminal
 }
 
-/// The step at which it made its last checkpoint.
+/// The step of the allocation's last checkpoint.
 pub fn step_of_last(w: &World, id: &str) -> u64 {
     w.status(id)["checkpoint"]["step"].as_u64().unwrap()
 }
@@ -129,7 +129,7 @@ fn held_and_resumed(w: &World) {
     w.ok(&["checkpoint", "verify", id]);
     let explained = w.ok(&["explain", id]);
     assert!(explained.contains("lattice resume"), "{explained}");
-    // Its nodes put it into the store when none of it runs any more.
+    // Its nodes upload its output once none of its processes run.
     let of_last = format!("is Suspended, and nothing of it runs. This is the output of its last attempt (epoch {})", before["epoch"]);
     w.wait("what it wrote to be read", || {
         let former = w.run(&["logs", id]);
@@ -142,19 +142,19 @@ fn held_and_resumed(w: &World) {
     let listed = w.ok(&["status", "--state=suspended"]);
     assert!(listed.contains(&id[..8]), "{listed}");
     let step = step_of_last(w, id);
-    // It will continue from this checkpoint, so the checkpoint stays.
+    // The work will continue from this checkpoint, so the checkpoint stays.
     let kept = w.run(&["checkpoint", "rm", id, &last(w, id)]);
     assert_eq!(kept.code(), 4, "{}", kept.err());
     w.ok(&["node", "cordon", "n1,n2,n3", "--reason", "the test's"]);
     w.ok(&["resume", id]);
-    // A repeated request, as after a lost answer: it waits for nodes.
+    // A repeated request, as after a lost answer: the work waits for nodes already.
     w.ok(&["resume", id]);
     w.wait("it to be counted once among what waits", || metrics()[2] == requeued + 1.0);
     let others: Vec<&str> = ["n1", "n2", "n3"].into_iter().filter(|other| *other != node).collect();
     w.ok(&["node", "uncordon", &others.join(",")]);
     w.running(id);
     goes_on_from(w, id, step);
-    // Repeated while it runs: it was resumed already.
+    // A repeated request while the work runs: it was resumed already.
     w.ok(&["resume", id]);
     let now = w.status(id);
     assert!(now["nodes"][0] != *node && now["held"] == false && now["preempted_count"] == 1, "{now}");
@@ -162,7 +162,7 @@ fn held_and_resumed(w: &World) {
     for expected in ["PreemptRequested", "AllocationSuspended", "AllocationResumed"] {
         assert!(audit.contains(expected), "{audit}");
     }
-    // It is preempted again, and cancelled while it is suspended.
+    // The work is preempted again, and cancelled while it is suspended.
     w.ok(&["preempt", id, "--hold"]);
     assert_eq!(wait_for(w, id, "Suspended")["preempted_count"], 2);
     w.ok(&["cancel", id]);
@@ -227,7 +227,7 @@ fn ignores(w: &World) {
     assert!(begun.elapsed() >= Duration::from_millis(1500), "its time is extended by half: {:?}", begun.elapsed());
     let reason = text(&over, "reason");
     assert!(text(&over, "state") == "Failed" && reason.contains("preempted by") && reason.contains("did not answer within 1 s"), "{over}");
-    // A later request with a shorter deadline does not wait for the first one's.
+    // A later request with a shorter deadline does not wait for the first deadline.
     let hurried = Chain::submit(w, &[], &["--nodes", "1", "--requeue=never"]);
     hurried.behaves("wait");
     w.ok(&["preempt", &hurried.id, "--deadline", "10m", "--reason", "x"]);
@@ -246,7 +246,7 @@ fn ignores(w: &World) {
     let over = w.ended(&bare);
     assert!(text(&over, "reason").contains("without --checkpoint"), "{over}");
     assert!(w.ok(&["explain", &bare]).contains("--checkpoint=signal"));
-    // Its policy restarts it, from its beginning.
+    // The requeue policy restarts the work from its beginning.
     let again = w.submit(&["--requeue=always", "--", "/bin/sleep", "600"]);
     w.running(&again);
     let waits = || counted(w, "lattice_preemption_victim_requeue_total");
@@ -288,7 +288,7 @@ fn refused(w: &World) {
     assert!(over.code() == 4 && over.err().contains("Completed"), "{}", over.err());
 }
 
-/// From the request to the release, on the head.
+/// The head's failpoints from the request to the release of the nodes.
 const POINTS: &[&str] = &[
     "preempt-begun",
     "save-begun",
@@ -356,7 +356,7 @@ fn quorum_away(w: &World) {
     w.ok(&["preempt", id, "--hold", "--deadline", "60s"]);
     w.wait_log(id, "asked ");
     faults::kill_member(&w.dir, 1).unwrap();
-    // The head's agent as well: then only its list says what was requested.
+    // The head's agent is killed as well: then only its own records contain the request.
     faults::kill_node(&w.dir, &node).unwrap();
     faults::begin_node(&w.dir, &node, &[], &[]).unwrap();
     let local = || w.at(&node).json(&["node", "status"]);
@@ -375,7 +375,7 @@ fn quorum_away(w: &World) {
     w.assert_nothing_left();
 }
 
-/// A state of the head for each: deferred, asked, completely in the store, and complete.
+/// One failpoint for each state of the head: deferred, asked, completely in the store, and complete.
 const STATES: &[&str] = &["save-deferred-written", "save-begun", "save-verifying-written", "save-committing-written"];
 
 /// One allocation is preempted and one only gets a checkpoint request; their heads' agents are killed in the same
@@ -530,7 +530,7 @@ fn walltime_killed(w: &World) {
     w.assert_nothing_left();
 }
 
-/// Without a request the head asks, a tenth of the walltime before its end, also if its agent is killed just then.
+/// Without a request, the head asks the work a tenth of the walltime before its end, even if its agent is killed then.
 fn asked_before_walltime(w: &World) {
     w.ok(&["node", "cordon", "n3", "--reason", "the caller's"]);
     let caller = w.at("n3");
@@ -566,7 +566,7 @@ fn asked_before_walltime(w: &World) {
 fn asked_again(w: &World) {
     let chain = Chain::submit(w, &[], &["--nodes", "1", "--walltime=25s", "--requeue=never"]);
     let id = &chain.id;
-    // The duration is known from now on: it is asked early enough to be asked twice.
+    // From now on the duration of a checkpoint is known: the work is asked early enough for two requests.
     w.ok(&["checkpoint", "create", id]);
     let first = last(w, id);
     chain.behaves("lie-once");

@@ -148,7 +148,7 @@ fn lends(w: &World) {
     let of_borrower = ["--vcluster=borrower", "--walltime=1h"];
     let own = w.submit(&[&of_borrower[..], &["--", "/bin/sleep", "600"]].concat());
     w.running(&own);
-    // It could not give a lent node back.
+    // Work that cannot save itself gets no lent node, because it could not give the node back.
     let stays = w.submit(&[&of_borrower[..], &["--", "/bin/sleep", "600"]].concat());
     let chain = Chain::submit(w, &[], &[&of_borrower[..], &["--nodes", "1"]].concat());
     let runs = w.status(&chain.id);

@@ -84,7 +84,7 @@ fn looked_at(w: &World) {
         assert_eq!(seen(w, more).code(), 0, "{more:?}");
     }
 
-    // What waits is as hidden as what runs.
+    // Waiting work is hidden like running work.
     let waits = w.run_as(NOBODY, &["submit", "-o", "name", "--name", NAME, "-w", "n1", "--", "/bin/true"]).out().trim().to_owned();
     w.wait("the queue", || seen(w, &["vcluster", "queue", "-o", "name"]).out() == format!("{waits}\n"));
     let queue: Value = serde_json::from_str(&seen(w, &["vcluster", "queue", "-o", "json"]).out()).unwrap();

@@ -24,7 +24,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A server that answers every request with the configured status (0: not at all), and counts them.
+/// A server that answers requests with the configured status (0: it does not answer), and counts them.
 struct Server {
     port: u16,
     status: Arc<AtomicU32>,
@@ -138,7 +138,7 @@ fn services(w: &World) {
     let now = w.status(&id);
     assert!(now["walltime_seconds"].is_null(), "{now}");
     assert!(w.ok(&["status", &id]).contains("service") && w.ok(&["status"]).contains("service"));
-    // It continues over its agent's restart, with its probe.
+    // The service and its probe continue when its agent restarts.
     let node = now["nodes"][0].as_str().unwrap().to_owned();
     faults::kill_node(&w.dir, &node).unwrap();
     let before = server.asked();

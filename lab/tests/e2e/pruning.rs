@@ -173,7 +173,7 @@ fn pruned(w: &World) {
     let (holds, output) = outside(&bundle, &folder.0, &[&keys[..], &[signer.as_str()]].concat());
     assert!(holds && output.contains(&format!("It begins with record {begins}")), "{output}");
 
-    // The same after all members have started anew, and work goes on.
+    // The same after all members were restarted; work continues.
     let before = whole["records"].as_u64().unwrap();
     for id in 1..=3 {
         faults::kill_member(&w.dir, id).unwrap();
@@ -210,7 +210,7 @@ fn damaged_backup(w: &World) {
         assert!(expected.iter().all(|piece| output.contains(piece)), "{expected:?}: {output}");
     };
     refused(quorum(w, 2, &["verify", "--backup", &name]));
-    // A member that has lost its files is not made from it.
+    // The damaged backup is not used to recover a member without files.
     kill_all(w);
     let (data, aside) = (folder(w, 1).join("data"), folder(w, 1).join("aside"));
     fs::rename(&data, &aside).unwrap();
@@ -238,7 +238,7 @@ fn damaged_member(w: &World) {
     let is_counted = |line: &str| line.starts_with("lattice_audit_segments_damaged") && line.ends_with(" 1");
     w.wait("its metric to count it", || get(&member.metrics, "/metrics", "").1.lines().any(is_counted));
 
-    // The first record of that segment, and the whole chain: by the leader.
+    // The leader returns the first record of that segment, and verifies the whole chain.
     let (before, first) = (SEGMENT_RECORDS.to_string(), format!("{}\n", SEGMENT_RECORDS + 1));
     let query = ["audit", "query", "--after", &before, "--limit", "1", "-o", "name"];
     w.wait("the others to answer", || {

@@ -30,7 +30,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A job that records each of its runs, and ends with 7 once it is told to continue.
+/// A job that records each of its runs, and ends with 7 once [`Job::go`] is called.
 struct Job {
     folder: Folder,
     id: String,
@@ -244,7 +244,7 @@ fn lost(w: &World) {
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
 }
 
-/// Claimed and cancelled between two runs of the agent: none of its lists ever contains it.
+/// A job is claimed and cancelled between two runs of the agent: none of the agent's lists ever contains it.
 fn missed(w: &World) {
     faults::kill_node(&w.dir, "n3").unwrap();
     let id = w.submit(&["--nodes", "3", "--", "/bin/true"]);

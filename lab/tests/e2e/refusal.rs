@@ -81,7 +81,7 @@ fn names(w: &World) {
     for args in [&["status", &long][..], &["explain", &long], &["cancel", &long], &["logs", &long], &["status", "--name", &long]] {
         refused(w, args, 2, &too_long);
     }
-    // Many are asked for one after the other, and each of them that cannot be is named.
+    // Many are cancelled one after the other, and each unknown id is named.
     let here = w.submit(&["--nodes", "9", "--wait-for-nodes", "--", "/bin/true"]);
     let unknown: Vec<String> = (0..300).map(|number| format!("{number:08x}-0000-4000-8000-000000000000")).collect();
     let cancel: Vec<&str> = ["cancel"].into_iter().chain(unknown.iter().map(String::as_str)).chain([here.as_str()]).collect();
@@ -97,7 +97,7 @@ fn names(w: &World) {
     let create = |nodes| ["admin", "vcluster", "create", "wide", "--scheduler", "interactive-fifo", "--nodes", nodes];
     refused(w, &create("n[1-100001]"), 2, &too_many);
     refused(w, &create("a-name-as-long-as-names-are-n[1-100000]"), 2, &["the request has", "at most 1048576 are accepted"]);
-    // So many reach the quorum, which does not know them.
+    // This list is short enough to reach the quorum, which does not know the nodes.
     refused(w, &create("n[1-10000]"), 3, &["there is no node n10"]);
 }
 

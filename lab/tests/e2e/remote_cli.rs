@@ -211,7 +211,7 @@ fn agent_killed(w: &World) {
     while shown.lines().count() < 10 {
         assert!(out.read_line(&mut shown).unwrap() > 0, "it ended early: {shown}");
     }
-    // The agent through which it is followed; the other one takes over.
+    // The agent through which the CLI follows is killed; the other one takes over.
     faults::kill_node(&w.dir, "n1").unwrap();
     out.read_to_string(&mut shown).unwrap();
     let mut err = String::new();
@@ -237,7 +237,7 @@ fn tokens(w: &World) {
     }
     let broken = Remote { token: Some("two words".to_owned()), ..Remote::new(w, &["n1"]) };
     broken.refused(&["status"], 2, &["characters that no token has", "LATTICE_TOKEN"]);
-    // A revoked token ends what follows, without tries again.
+    // When the token is revoked, a following command ends without retries.
     let id = good.submit(&["--cores", "1", "--", "/bin/sleep", "600"]);
     w.running(&id);
     let tokens = w.ok(&["admin", "token", "list", "-o", "name"]);
@@ -260,7 +260,7 @@ fn unverified(w: &World) {
     w.ok(&["quorum", "ca", "init", "--dir", &other.0.to_string_lossy()]);
     std::fs::set_permissions(&other.0, std::fs::Permissions::from_mode(0o755)).unwrap();
     with(&good.endpoint, Some(other.0.join("ca.crt"))).refused(&["status"], 5, &["is not trusted", "LATTICE_CA"]);
-    // The machine's own authorities, if it has any, have not issued it.
+    // The machine's own authorities, if it has any, did not issue the agent's certificate.
     let own = with(&good.endpoint, None).run(&["status"]);
     assert!([2, 5].contains(&own.code()) && own.err().contains("LATTICE_CA"), "{}", own.err());
     with(&good.endpoint, Some("/etc/passwd".into())).refused(&["status"], 2, &["/etc/passwd has no certificate"]);
@@ -274,11 +274,11 @@ fn unverified(w: &World) {
     // A port of the same machine that speaks no TLS.
     let metrics = w.cluster().nodes[0].metrics.clone();
     with(&format!("https://{metrics}"), good.ca.clone()).refused(&["status"], 5, &["is another program listening there?"]);
-    // The next one of a list is used.
+    // The next endpoint of a list is used.
     assert!(with(&format!("https://127.0.0.1:1,{}", good.endpoint), good.ca.clone()).ok(&["whoami"]).contains("nobody"));
 }
 
-/// What a login would have left.
+/// Writes the file that a login would have left.
 fn write_login(home: &Path, server: &str, token: &str) -> PathBuf {
     let folder = home.join(".config/lattice");
     std::fs::create_dir_all(&folder).unwrap();
@@ -311,7 +311,7 @@ fn store(w: &World) {
     let both =
         Remote { endpoint: format!("{},{}", w.api_url("n2"), good.endpoint), ca: user.ca.clone(), home: home.0.clone(), token: None, w };
     assert!(both.ok(&["whoami"]).contains("nobody"));
-    // Its provider is away: the login is gone here all the same.
+    // The provider does not answer; the login is removed here all the same.
     let out = user.run(&["logout"]);
     assert!(out.code() == 0 && out.err().contains("may live on"), "{}", out.err());
     assert!(!std::fs::read_to_string(&file).unwrap().contains("lattice_"));

@@ -30,7 +30,7 @@ fn replay(trace: &str, files: &[&str], more: &[&str]) -> Finished {
     lab(&[&["replay", "--no-build", trace, "--weights"], files, more].concat(), JOB)
 }
 
-/// The measures, without those of the time that the plans took.
+/// The measures, except for the planning times.
 fn measures(trace: &str, files: &[&str]) -> Value {
     let done = replay(trace, files, &["--json"]);
     assert_eq!(done.code(), 0, "{}", done.err());

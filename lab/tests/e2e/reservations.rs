@@ -27,7 +27,7 @@ fn reservation(w: &World, name: &str) -> Value {
     w.lattice.json(&["admin", "reservation", "show", name]).unwrap_or_else(|e| panic!("{e:#}"))
 }
 
-/// Deletes it, whatever the result of the test.
+/// Deletes the reservation, whatever the result of the test.
 struct Deleted<'a>(&'a World, &'static str);
 
 impl Drop for Deleted<'_> {
@@ -42,7 +42,7 @@ fn windows(w: &World) {
     let known = reservation(w, "course");
     assert_eq!((text(&known, "nodes").as_str(), &known["users"]), ("n2", &serde_json::json!([OWN])), "{known}");
     let start = text(&known, "start");
-    // It waits for the start of its reservation, and says so.
+    // The work waits for the start of its reservation, and its message says so.
     let named = w.submit(&["--reservation=course", "--walltime=1h", "--", "/bin/sleep", "600"]);
     let other = w.submit(&["-w", "n2", "--walltime=2h", "--", "/bin/true"]);
     w.wait("the reason of the other work", || text(&w.status(&other), "status_message").contains("reservation course"));
@@ -54,13 +54,13 @@ fn windows(w: &World) {
     assert!(text(&running, "claimed_at") >= start, "it got its node before the window: {running}");
     assert_eq!((&running["nodes"], text(&running, "reservation").as_str()), (&serde_json::json!(["n2"]), "course"), "{running}");
     assert_eq!((&reservation(w, "course")["running"], text(&reservation(w, "course"), "state").as_str()), (&1.into(), "Open"));
-    // Work that names no node is on the other ones.
+    // Work that names no node runs on the other nodes.
     let elsewhere = w.submit(&["-N", "2", "--walltime=1h", "--", "/bin/true"]);
     let done = w.completed(&elsewhere);
     assert_eq!(done["nodes"], serde_json::json!(["n1", "n3"]), "{done}");
     w.ok(&["cancel", &named]);
     w.ended(&named);
-    // Once it is deleted, its node is everybody's, and what waits for it says why it waits in vain.
+    // After the deletion all work may use the node. Work that waits for the reservation shows that it was deleted.
     let later = w.submit(&["--hold", "--reservation=course", "--", "/bin/true"]);
     let deleted = w.ok(&["admin", "reservation", "delete", "course"]);
     assert!(deleted.starts_with("Reservation course is deleted"), "{deleted}");
@@ -82,7 +82,7 @@ fn maintenance(w: &World) {
     w.wait("its reason", || text(&w.status(&waits), "status_message").contains("reservation fans"));
     let refused = w.run(&["submit", "--reservation=fans", "--", "/bin/true"]);
     assert!(refused.code() != 0 && refused.err().contains("for maintenance: nobody's work uses it"), "{}", refused.err());
-    // Its end comes earlier.
+    // An operator sets an earlier end.
     w.ok(&["admin", "reservation", "update", "fans", "--end=now+2s"]);
     w.completed(&waits);
     assert_eq!(text(&reservation(w, "fans"), "state"), "Over");

@@ -16,8 +16,9 @@ static STREAMS: Group =
     Group { theme: "rest_streams", name: "rest_streams", nodes: 3, quorum: 1, tweak: |options| options.network_api = true };
 
 const CLIENT: &str = include_str!("rest_streams/client.py");
-/// What a program writes whose reader takes nothing, in MiB, and what its agent may need more meanwhile.
+/// How many MiB a program writes while its readers read nothing.
 const UNREAD_MIB: u64 = 32;
+/// By how many MiB the readers' agent may grow meanwhile.
 const GROWTH_MIB_MAX: u64 = 24;
 
 pub fn trials() -> Vec<Trial> {
@@ -101,7 +102,7 @@ fn parsed(out: &str) -> Vec<Value> {
     out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// What a program wrote, of these events.
+/// The output of a program in these events.
 fn output_of(events: &[Value]) -> String {
     events.iter().filter(|event| text(event, "event") == "output").map(|event| text(&event["data"], "text")).collect()
 }
@@ -117,8 +118,8 @@ fn submit_as_daemon(w: &World, args: &[&str]) -> String {
     done.out().trim().to_owned()
 }
 
-/// A program of `daemon` that writes a line for each file `go-1`, `go-2` … as soon as it is there; also the path of the files
-/// without their number.
+/// Starts a program of `daemon` that writes a line as soon as each file `go-1`, `go-2` … exists. Returns its id, and the
+/// path of the files without their number.
 fn by_steps(w: &World, name: &str, steps: u32) -> (String, String) {
     let go = w.dir.join(format!("{name}-go-"));
     let go = go.to_str().unwrap();
@@ -169,7 +170,7 @@ fn output(w: &World) {
     std::fs::write(format!("{go}1"), "").unwrap();
     let begun = client.events(&path, &["--stop-after", "1"]);
     assert_eq!((&begun[0]["status"], output_of(&begun)), (&200.into(), "line-1\n".to_owned()), "{begun:?}");
-    // It is written while nobody is there.
+    // The program writes these lines while no client is connected.
     for step in 2..=3 {
         std::fs::write(format!("{go}{step}"), "").unwrap();
     }
@@ -177,7 +178,7 @@ fn output(w: &World) {
     let continued = format!("Last-Event-ID:{}", last_id(&begun));
     let mut follower = Follower::begin(w, &client, "continued", &path, &["-H", &continued]);
     w.wait("what was written meanwhile", || output_of(&follower.lines()) == "line-2\nline-3\n");
-    // A silent stream shows that it lives.
+    // A stream without output sends heartbeats.
     w.wait("a heartbeat", || follower.lines().iter().any(|line| text(line, "comment") == "heartbeat"));
     std::fs::write(format!("{go}4"), "").unwrap();
     let events = follower.ended();
@@ -185,7 +186,7 @@ fn output(w: &World) {
     let [.., end, closed] = &events[..] else { panic!("{events:?}") };
     assert_eq!((text(end, "event"), text(&end["data"], "state"), &end["data"]["exit_code"]), ("end".into(), "Completed".into(), &0.into()));
     assert_eq!(closed["closed"], true);
-    // A client that has everything gets the end alone.
+    // A client that has all output gets only the end.
     let again = client.events(&path, &["-H", &format!("Last-Event-ID:{}", last_id(&events))]);
     assert_eq!((output_of(&again), again.len()), (String::new(), 3), "{again:?}");
 
@@ -288,7 +289,7 @@ fn launches(w: &World) {
     let (status, detail) = refused(json!({"argv": ["/bin/cat"], "rank": 3}));
     assert!(status == 400 && detail.contains("unknown field `rank`"), "{detail}");
 
-    // It goes on without its client, until somebody ends it.
+    // A launch continues without its client, until somebody ends it.
     let body = json!({"argv": ["/bin/sh", "-c", "echo here; exec /bin/sleep 600"], "ranks": 1}).to_string();
     let key = "Idempotency-Key:2f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88";
     let begun = client.lines(&["events", "POST", &path, "-d", &body, "-H", key, "--stop-after", "2"]);
@@ -332,7 +333,7 @@ fn terminals(w: &World) {
     let other = format!("/api/v1/allocations/{id}/attach?command=echo+here;sleep+600&node={}", nodes[1].as_str().unwrap());
     let dropped = client.terminal(&other, &[], &[json!({"wait": "here"}), json!({"drop": true})]);
     assert!(text(dropped.last().unwrap(), "shown").contains("here"), "{dropped:?}");
-    // What is typed behind the end does not cost the client the exit code.
+    // Although the client types on after the end, it gets the exit code.
     let typed_on = std::iter::repeat_n(json!({"type": "x".repeat(1000)}), 50);
     let steps: Vec<Value> = [json!({"wait": "ready"}), json!({"type": "go\n"})].into_iter().chain(typed_on).collect();
     let ends = format!("/api/v1/allocations/{id}/attach?command=echo+ready;+read+line;+exit+4");
@@ -369,7 +370,7 @@ fn session(w: &World, client: &Client) {
     let allocation = post("/api/v1/allocations", json!({"session": true, "walltime": "5m"}));
     w.running(&allocation);
     let id = post("/api/v1/sessions", json!({"allocation": allocation}));
-    // The account's own shell lets nobody in.
+    // The account's own shell refuses logins, so a command replaces it.
     let path = format!("/api/v1/sessions/{}/terminal?command=exec+/bin/sh+-i", &id[..8]);
     let lines = client.terminal(&path, &[], &[json!({"type": "echo $((40 + 2))\n"}), json!({"wait": "42"}), json!({"type": "exit\n"})]);
     assert_eq!(lines.last().unwrap()["close"], 1000, "{lines:?}");
@@ -390,7 +391,7 @@ fn slow_reader(w: &World) {
     let pid = w.cluster().node("n1").unwrap().daemon.process.as_ref().unwrap().pid;
     let resident_mib = || machine::memory_of(pid).unwrap().0 >> 20;
     let before = resident_mib();
-    // These connect, and then take nothing until the program has ended.
+    // These clients connect, and read nothing until the program has ended.
     let path = format!("/api/v1/allocations/{id}/logs?follow=true");
     let readers: Vec<Follower> = (0..4).map(|n| Follower::begin(w, &client, &format!("slow-{n}"), &path, &["--pause", "30"])).collect();
     let until = Instant::now() + Duration::from_secs(15);

@@ -87,7 +87,7 @@ fn stolen(w: &World) {
     w.wait("another gossip key alone", || keys(w).iter().all(|key| !before.contains(key)));
     w.wait("n3 to be silent", || !is_alive(w, "n3"));
 
-    // With another certificate in place of the present one it continues; the thief does not.
+    // With a new certificate in place of the revoked one, the agent continues; the thief does not.
     let file = |end: &str| w.dir.join(format!("n3/n3.{end}")).to_string_lossy().into_owned();
     let mut renew = Command::new(binaries().lattice());
     let (ca, cert, key) = (w.dir.join("ca"), file("crt"), file("key"));
@@ -95,7 +95,7 @@ fn stolen(w: &World) {
     let renewed = process::run(&mut renew, JOB).unwrap();
     assert_eq!(renewed.code(), 0, "{}", renewed.err());
     w.wait("n3 to be back", || state(w, "n3") == "Ready" && is_alive(w, "n3"));
-    // It answers its users as soon as it follows the quorum again, a moment after its session.
+    // It answers its users once it follows the quorum again, a moment after it has a session.
     w.wait("n3 to answer its users", || w.at("n3").ok(&["nodes"]).is_ok());
     let id = w.submit(&["-w", "n3", "--", "/bin/true"]);
     assert_eq!(text(&w.ended(&id), "state"), "Completed");
@@ -113,7 +113,7 @@ fn operator(w: &World) {
         let done = run_with(w, NOBODY, &file, &drain);
         done.code() == 4 && done.err().contains("the certificate of dora is revoked")
     });
-    // Also for commands that do not reach the quorum.
+    // Commands that do not reach the quorum are refused as well.
     let audit = run_with(w, NOBODY, &file, &["audit", "query"]);
     assert!(audit.code() == 4 && audit.err().contains("the certificate of dora is revoked"), "{}", audit.err());
     std::fs::remove_file(&file).unwrap();

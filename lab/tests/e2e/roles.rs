@@ -175,7 +175,7 @@ fn members(w: &World) {
     let change = changes.last().expect("a record");
     assert!(text(change, "detail").contains("physics") && text(change, "detail").contains("user:nobody"), "{change}");
 
-    // Without its last member it takes work of its admins alone.
+    // After its last member was removed, the tenant accepts work only from its admins.
     w.ok(&["admin", "tenant", "member", "remove", "physics", "user:nobody"]);
     for (uid, name) in [(NOBODY, "nobody"), (DAEMON, "daemon")] {
         let no_member = format!("user {name} is no member of tenant \"physics\"");
@@ -186,7 +186,7 @@ fn members(w: &World) {
     refused_as(w, NOBODY, &["submit", "--tenant", "physics", "--", "true"], &["is no member of tenant"]);
     w.ok(&["admin", "role", "revoke", "tenant-admin", "daemon", "--tenant", "physics"]);
 
-    // By a group.
+    // A group as member.
     let group = format!("group:{}", group_of_nobody());
     w.ok(&["admin", "tenant", "member", "add", "physics", &group, "--default"]);
     assert!(w.ok(&["admin", "tenant", "member", "list", "physics"]).contains(&group));
@@ -204,7 +204,7 @@ fn default_tenant(w: &World) {
     assert_eq!(tenant_of(w, &submit(w, NOBODY, &["--tenant", "physics"])), "physics");
     w.ok(&["admin", "tenant", "member", "add", "chemistry", "user:nobody", "--default"]);
     assert_eq!(tenant_of(w, &submit(w, NOBODY, &[])), "chemistry");
-    // A default of the account comes before that of a group.
+    // A default of the account takes precedence over one of a group.
     let group = format!("group:{}", group_of_nobody());
     w.ok(&["admin", "tenant", "member", "add", "physics", &group, "--default"]);
     assert_eq!(tenant_of(w, &submit(w, NOBODY, &[])), "chemistry");
@@ -221,7 +221,7 @@ fn tenant_admin(w: &World) {
     let row = listed.lines().find(|line| line.contains("tenant-admin")).unwrap_or_else(|| panic!("{listed}"));
     assert!(row.contains("user:daemon") && row.contains("physics"), "{row}");
 
-    // Work of the tenant.
+    // The tenant's admin manages work of the tenant.
     let theirs = running(w, &["--tenant", "physics"]);
     w.wait("its output", || w.run_as(NOBODY, &["logs", &theirs]).out().contains("secret"));
     assert_eq!(ok_as(w, DAEMON, &["logs", &theirs]), "secret\n");
@@ -237,14 +237,14 @@ fn tenant_admin(w: &World) {
     w.ended(&theirs);
     let shown = w.ok(&["status", &theirs]);
     assert!(shown.contains("cancelled by daemon"), "{shown}");
-    // Its members, and its own work in it.
+    // The admin also manages its members, and submits work there.
     ok_as(w, DAEMON, &["admin", "tenant", "member", "add", "physics", "user:games"]);
     assert!(ok_as(w, DAEMON, &["admin", "tenant", "member", "list", "physics"]).contains("user:games"));
     ok_as(w, DAEMON, &["admin", "tenant", "member", "remove", "physics", "user:games"]);
     assert_eq!(tenant_of(w, &submit(w, DAEMON, &["--tenant", "physics"])), "physics");
     asks_for_tenant(w, DAEMON, "tenant physics");
 
-    // Groups and defaults are not its own to set.
+    // The admin may not add groups or set defaults.
     let (group, whose) = (format!("group:{}", group_of_nobody()), "a system admin adds groups and sets defaults");
     for more in [&[group.as_str()][..], &[group.as_str(), "--default"], &["user:games", "--default"], &["user:daemon", "--default"]] {
         refused_as(w, DAEMON, &[&["admin", "tenant", "member", "add", "physics"], more].concat(), &[whose]);
@@ -253,7 +253,7 @@ fn tenant_admin(w: &World) {
     refused_as(w, DAEMON, &["admin", "tenant", "member", "remove", "physics", &group], &["a system admin removes groups"]);
     assert!(w.ok(&["admin", "tenant", "member", "list", "physics"]).contains(&group));
 
-    // Nothing else.
+    // The admin may do nothing else.
     for command in ["logs", "cancel", "explain"] {
         refused_as(w, DAEMON, &[command, &free], &["belongs to nobody"]);
     }
@@ -288,14 +288,14 @@ fn operator(w: &World) {
     let seen: Vec<Value> =
         serde_json::from_str(&ok_as(w, DAEMON, &["audit", "query", "--user", "daemon", "--node", "n2", "-o", "json"])).unwrap();
     assert!(!seen.is_empty() && seen.iter().all(|record| text(record, "actor") == "daemon@n1"), "{seen:?}");
-    // A checkpoint that it requests is on record before the work's head learns of it, which refuses: it has no way to save
-    // itself.
+    // The operator's request for a checkpoint is recorded before it reaches the work's head. The head refuses it, because
+    // this work cannot save itself.
     assert_ne!(w.run_as(DAEMON, &["checkpoint", "create", &theirs]).code(), 0);
     let asked = query(w, &["--alloc", &theirs, "--type", "checkpoint-requested"]);
     assert_eq!(asked.iter().map(|record| text(record, "actor")).collect::<Vec<_>>(), ["daemon"], "{asked:?}");
     assert_ne!(w.run_as(NOBODY, &["checkpoint", "create", &theirs]).code(), 0);
     assert_eq!(query(w, &["--alloc", &theirs, "--type", "checkpoint-requested"]).len(), 1, "its owner's own is not");
-    // An operator runs the machines, and does not read what work writes.
+    // An operator manages the machines, and may not read the output of work.
     refused_as(w, DAEMON, &["logs", &theirs], &["belongs to nobody"]);
     let attached = w.run_as(DAEMON, &["attach", &theirs, "--", "/bin/true"]);
     assert!(attached.code() == 125 && attached.err().contains("belongs to nobody"), "{} {}", attached.code(), attached.err());
@@ -337,7 +337,7 @@ fn work_of_operator(w: &World) {
     w.running(&id);
     w.wait("the three answers", || w.log(&id).contains("lease="));
     let log = w.log(&id);
-    // What its owner may do, it may.
+    // The work may do what its owner may do without the role.
     let answers: Vec<&str> = log.lines().filter(|line| ["name=", "class=", "lease="].iter().any(|what| line.starts_with(what))).collect();
     assert_eq!(answers, ["name=0", "class=4", "lease=4"], "{log}");
     let has_lease = || w.lattice.json(&["lease", "list"]).unwrap().as_array().unwrap().iter().any(|lease| text(lease, "name") == "theirs");
@@ -398,7 +398,7 @@ fn work_of_admin(w: &World) {
     let log = w.log(&id);
     let answers: Vec<&str> = log.lines().filter(|line| line.contains('=') && !line.contains(' ')).collect();
     assert_eq!(answers, ["submit=4", "dry=4", "dag=4", "drydag=4", "retry=4", "open=0"], "{log}");
-    // As a member it does.
+    // Once the account is a member, its work may submit there.
     w.ok(&["admin", "tenant", "member", "add", "physics", "user:daemon"]);
     let body = format!("{lattice} submit --tenant physics --hold -- /bin/true; echo member=$?; exec sleep 600");
     let submitted = ["submit", "-o", "name", "--cores=1", "-w", "n1", "--tenant", "chemistry", "--", "/bin/sh", "-c", &body];
@@ -418,11 +418,11 @@ fn narrowed_root(w: &World) {
     assert_refused(&cancel, &w.run(&cancel), &["belongs to nobody"]);
     let seen: Value = serde_json::from_str(&ok_as(w, NOBODY, &["status", &theirs, "-o", "json"])).unwrap();
     assert_eq!(seen["held"], true, "{seen}");
-    // Its own work it cancels as everybody does.
+    // Root may cancel its own work, as everybody may.
     let own = w.submit(&["--hold", "--", "/bin/true"]);
     w.ok(&["cancel", &own]);
     assert_eq!(text(&w.ended(&own), "state"), "Cancelled");
-    // What is granted to it, it has.
+    // Root has the roles that were granted to it.
     w.ok(&["admin", "role", "grant", "operator", "root"]);
     w.ok(&["explain", &theirs]);
     w.ok(&["admin", "role", "revoke", "operator", "root"]);

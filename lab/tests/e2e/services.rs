@@ -120,7 +120,7 @@ fn late(w: &World) {
     faults::start_node(&w.dir, &node).unwrap();
     wait_endpoints(w, "late", &[port]);
     wait_endpoints(w, "stream", &[9]);
-    // Whether it goes on to accept connections is a question for its liveness probe.
+    // Only a liveness probe checks whether the service continues to accept connections.
     drop(listener);
     faults::kill_node(&w.dir, &node).unwrap();
     faults::start_node(&w.dir, &node).unwrap();

@@ -18,8 +18,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Each rank, and a child that it starts, print the signals that they get. SIGUSR2 ends the rank successfully, and the
-/// child.
+/// Each rank and its child print the signals that they get. SIGUSR2 ends both; the rank ends successfully.
 const RANK: &str = "
 sh -c 'trap \"echo child $LATTICE_RANK\" HUP; echo child-ready $LATTICE_RANK; while :; do sleep 0.1; done' &
 child=$!
@@ -30,7 +29,7 @@ fn count(log: &str, line: &str) -> usize {
     log.lines().filter(|l| *l == line).count()
 }
 
-/// Waits until each rank has printed this word so many times.
+/// Waits until each rank has printed this word exactly this many times.
 fn each_has(w: &World, id: &str, word: &str, times: usize) {
     let all = |log: &str| (0..4).all(|rank| count(log, &format!("{word} {rank}")) == times);
     w.wait(&format!("each rank to print {word} {times} times"), || all(&w.log(id)));

@@ -21,7 +21,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Where a program runs, with Slurm's commands in its PATH.
+/// The directory in which a program runs, with Slurm's commands in its PATH.
 struct Place {
     dir: PathBuf,
     commands: PathBuf,
@@ -48,7 +48,7 @@ impl Place {
         command.args(args).current_dir(&self.dir).env("HOME", &self.dir).env_remove("XDG_STATE_HOME").env_remove("XDG_CONFIG_HOME");
         command.env("PATH", format!("{}:{}/bin:{path}", self.commands.display(), self.python.display()));
         command.env("LATTICE_ENDPOINT", format!("unix:{}", self.socket.display()));
-        // Nothing of the workers leaves this machine.
+        // The workers' connections stay on this machine, without a proxy.
         for proxy in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"] {
             command.env_remove(proxy);
         }

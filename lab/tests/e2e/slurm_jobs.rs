@@ -12,7 +12,7 @@ static SLURM_JOBS: Group = Group::small("slurm_jobs");
 
 /// The site's names, which some of the scripts use.
 const COMPAT: &str = "partition_mapping: {normal: default}\nqos_mapping: {long: 4}\ncluster_name: lab\n";
-/// The fewest scripts there are.
+/// The least number of scripts.
 const SCRIPTS_MIN: usize = 30;
 
 pub fn trials() -> Vec<Trial> {
@@ -64,7 +64,7 @@ impl Site {
     }
 }
 
-/// What a script says of itself, in comments such as `# expect: run`.
+/// A script's expectations, in comments such as `# expect: run`.
 struct Script {
     name: String,
     path: PathBuf,
@@ -85,7 +85,7 @@ impl Script {
         self.said.get(key).and_then(|values| values.first()).map(String::as_str)
     }
 
-    /// What its file must contain.
+    /// The lines that its file must contain.
     fn prints(&self) -> Vec<String> {
         self.said.get("prints").cloned().unwrap_or_default()
     }
@@ -156,7 +156,7 @@ fn answers(w: &World) {
     assert_eq!(std::fs::read_to_string(dir.join(format!("slurm-{number}.out"))).unwrap(), "x 1\n");
     let wrong = site.run("sbatch", &dir, &["-t", "5", "--export=ALL,SLURM_PROCID=1", "--wrap=true"]);
     assert!(wrong.code() == 1 && wrong.err().contains("SLURM_PROCID"), "{}", wrong.err());
-    // What it asks of nodes is shown.
+    // Its requests for nodes are shown.
     let asks = site.run("sbatch", &dir, &["--parsable", "-H", "-t", "5", "-w", "n1", "-x", "n2", "--priority=1", "--wrap=true"]);
     assert!(asks.err().contains("--priority=1: behind all work of its class"), "{}", asks.err());
     let asks = asks.out().trim().to_owned();

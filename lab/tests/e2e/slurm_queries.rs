@@ -1,4 +1,4 @@
-//! Slurm's commands that show and change what there is, called by their names as scripts call them.
+//! Slurm's commands that show and change jobs and nodes, called by their names as scripts call them.
 
 use crate::harness::{Group, JOB, World};
 use lattice_lab::process::{self, Finished};
@@ -63,7 +63,7 @@ fn queue(w: &World) {
     assert_eq!(cells(lines[1])[..5], [held_number.as_str(), "default", "query-he", "root", "PD"], "{listed}");
     assert_eq!(cells(lines[1]).last().unwrap(), "(JobHeldUser)");
     assert_eq!(cells(lines[2])[..5], [running_number.as_str(), "default", "query-ru", "root", "R"], "{listed}");
-    // As Parsl, PSI/J, ReFrame and Snakemake ask.
+    // The queries of Parsl, PSI/J, ReFrame and Snakemake.
     let both = format!("{running_number},{held_number}");
     let asked = ok(w, "squeue", &["--noheader", "--format=%i %t", "--job", &both, "-S", "-t"]);
     assert_eq!(asked, format!("{running_number} R\n{held_number} PD\n"));
@@ -123,7 +123,7 @@ fn arrays(w: &World) {
     // A task also has a number of its own. Several `%` are one, as programs write them.
     let third = (base.parse::<u64>().unwrap() + 2).to_string();
     assert_eq!(ok(w, "squeue", &["-h", "-o", "%%i|%%T|%%N|%%r", "-j", &third]), format!("{base}_2|PENDING||JobHeldUser\n"));
-    // So many jobs are not asked for one by one.
+    // For this many jobs, one query replaces a query for each.
     let many: Vec<String> = (0..20).map(|index| format!("{base}_{}", index % 4)).collect();
     assert_eq!(ok(w, "squeue", &["-h", "-o", "%i", "-j", &many.join(",")]), unfolded);
     ok(w, "scontrol", &["release", &base]);

@@ -143,7 +143,7 @@ fn end_of(w: &World, what: &str, mut child: Child) -> (Option<i32>, String) {
     (status.and_then(|status| status.code()), messages)
 }
 
-/// Runs the CLI, whose stdout nobody can read.
+/// Runs the CLI with a closed pipe as stdout.
 fn without_reader(w: &World, args: &[&str]) -> (Option<i32>, String) {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -176,10 +176,10 @@ fn unread(w: &World) {
         assert_eq!(without_reader(w, args), (Some(0), String::new()), "{args:?}");
     }
     assert_eq!(text(&w.status(&id), "state"), "Running");
-    // What it was to do is done nevertheless.
+    // The command has its effect nevertheless.
     assert_eq!(without_reader(w, &["cancel", &id]), (Some(0), String::new()));
     assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
-    // A launch of its own is ended.
+    // A launch with its own allocation is cancelled.
     let endless = "while :; do echo x; sleep 0.01; done";
     let (code, messages) = without_reader(w, &["launch", "--name", "unread", "--", "/bin/sh", "-c", endless]);
     assert!(code == Some(141) && messages.contains("the reader of the output is gone: cancelling allocation"), "{code:?} {messages}");

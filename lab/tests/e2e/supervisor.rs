@@ -50,7 +50,7 @@ impl Manager {
         if w.cluster().node(node).unwrap().daemon.alive() {
             faults::kill_node(&w.dir, node).unwrap();
         }
-        // 900 ms: the agent reports that it lives three times as often.
+        // 900 ms: the agent reports in every third of this that it is alive.
         let env = [("NOTIFY_SOCKET", self.path.as_str()), ("WATCHDOG_USEC", "900000")];
         faults::begin_node(&w.dir, node, &[], &env).unwrap();
     }
@@ -143,7 +143,7 @@ fn hung(w: &World) {
     let cancelled = Instant::now();
     w.ok(&["cancel", &id]);
     assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
-    // The node shows what is left, and has it until that is gone.
+    // The node shows what is left, and keeps the allocation until nothing is left.
     let next = w.submit(&["-w", &node, "--", "/bin/true"]);
     let names_what_is_left = |local: &Value| text(local, "detail").contains("killed processes are still there");
     w.wait("the node to show what is left", || shown().as_ref().is_some_and(names_what_is_left));

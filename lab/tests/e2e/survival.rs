@@ -137,7 +137,7 @@ fn unreadable_ends(w: &World) {
     let since = Instant::now();
     let root = lattice_lab::sweep::scopes_root(&w.cluster().cgroup_root).unwrap();
     w.wait("its work to be killed", || lattice_lab::sweep::processes_in(&root).is_empty());
-    // The file is read again for seven seconds.
+    // The work must be killed before the agent stops its seven seconds of retries.
     assert!(since.elapsed() < Duration::from_secs(5), "its work lives on for {:?}", since.elapsed());
     std::fs::remove_dir(&exits).unwrap();
     std::fs::rename(&aside, &exits).unwrap();
@@ -224,7 +224,7 @@ fn mpi_job(w: &World) {
 }
 
 fn scheduler(w: &World) {
-    // One of them holds the lease.
+    // One of the agents holds the scheduler's lease.
     for node in ["n1", "n2", "n3"] {
         faults::kill_node(&w.dir, node).unwrap();
         let other = if node == "n1" { "n2" } else { "n1" };

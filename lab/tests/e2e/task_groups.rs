@@ -40,7 +40,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// What the tasks of a group record, and what they wait for.
+/// A folder with the records of a group's tasks, and the files that they wait for.
 struct Sweep(Folder);
 
 /// A line of a task in the record.
@@ -97,7 +97,7 @@ impl Sweep {
         self.indices("end")
     }
 
-    /// The largest number of tasks that ran at the same time; none of them was killed.
+    /// The largest number of tasks that ran at the same time, if none of them was killed.
     fn most_at_once(&self) -> usize {
         let (mut now, mut most) = (0_usize, 0_usize);
         for note in self.notes() {
@@ -188,7 +188,7 @@ fn each_once(w: &World) {
     assert_eq!(tasks(w, &id), ["Completed 100 0-198:2"]);
     assert_eq!(["completed", "running", "waiting", "failed", "restarts"].map(|key| count(w, &id, key)), [100, 0, 0, 0, 0]);
 
-    // The lanes are allocations, and only those who ask for them see them.
+    // The lanes are allocations, and are listed only on request.
     let lanes = lanes(w, &id);
     let used: BTreeSet<String> = notes.iter().map(|note| note.lane.clone()).collect();
     assert!(used.is_subset(&lanes) && !lanes.contains(&id), "{used:?} {lanes:?}");
@@ -273,7 +273,7 @@ fn gives_up(w: &World) {
     let now = w.ended(&id);
     let [failed, cancelled] = ["failed", "cancelled"].map(|key| count(w, &id, key));
     assert_eq!(text(&now, "reason"), format!("tasks_failed: {failed} of 1000"), "{now}");
-    // Those that the lane had leased already may run.
+    // Tasks that the lane had leased already may run.
     assert!(failed > 2 && cancelled > 0 && failed + cancelled == 1000, "{failed} failed, {cancelled} were cancelled");
     assert_eq!(sweep.ended().len() as u64, failed);
 }
@@ -417,7 +417,7 @@ fn node_lost(w: &World) {
     assert!(!lost.is_empty(), "{:?}", sweep.notes());
     faults::lose_node(&w.dir, "n3").unwrap();
     let confirm = ["node", "confirm-dead", "n3", "--yes", "--reason", "its rack has no power"];
-    // It is refused while heartbeats of the node are recent.
+    // The confirmation is refused while heartbeats of the node are recent.
     w.wait("the death of n3 to be confirmed", || w.run(&confirm).code() == 0);
     sweep.open("go");
     w.completed(&id);

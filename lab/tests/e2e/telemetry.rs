@@ -145,7 +145,7 @@ fn pages(w: &World) {
     assert_eq!(agent.value("lattice_agent_node_state", &[("state", "Ready")]), 1.0);
     assert_eq!(agent.value("lattice_agent_quorum_connected", &[]), 1.0);
     if counts_in_kernel() {
-        // The accounting is on for one second of each minute, starting with the first.
+        // The kernel's accounting of its programs is on for one second of each minute, starting with the first.
         let overhead = || Page::agent(w, "n1").find("lattice_agent_ebpf_overhead_percent", &[]);
         w.wait("the cost of the programs in the kernel", || overhead().is_some());
         assert!(overhead().is_some_and(|percent| percent > 0.0 && percent < 50.0), "{:?}", overhead());
@@ -174,7 +174,7 @@ fn pages(w: &World) {
     }
     let id = w.submit(&["-N", "2", "--cores", "1", "--", "true"]);
     w.completed(&id);
-    // A page is served again for a second.
+    // A page is cached for a second.
     let moving = [
         "lattice_journal_appends_total",
         "lattice_journal_records_total",
@@ -369,7 +369,7 @@ fn top(w: &World) {
     assert_eq!(nodes.iter().map(|n| text(n, "node")).collect::<std::collections::BTreeSet<_>>().len(), 2, "{usage}");
     for node in nodes {
         let cpu = measured(node, "cpu_cores");
-        // A measurement that takes longer than a tenth of its interval gives no rates: a rate is too high by at most that.
+        // A measurement that takes longer than a tenth of its interval gives no rates, so no rate is over a tenth too high.
         let (mean, max) = (cpu["mean"].as_f64().unwrap(), cpu["max"].as_f64().unwrap());
         assert!(mean > 0.0 && max < 1.2, "one loop on one core: {usage}");
         assert!(max >= mean, "{usage}");
@@ -385,7 +385,7 @@ fn top(w: &World) {
     assert!(table.starts_with("METRIC") && table.lines().any(|l| l.starts_with("cpu_cores") && l.contains("cgroup2")), "{table}");
     let per_node = w.ok(&["top", &id, "--per-node"]);
     assert!(["n1", "n2"].iter().all(|node| per_node.lines().any(|l| l.starts_with(node) && l.contains("cpu_cores"))), "{per_node}");
-    // Any agent refuses it for another user's work.
+    // Any agent refuses `top` for another user's work.
     let own = w.run_as(NOBODY, &["submit", "-o", "name", "--cores", "1", "--", "sleep", "600"]);
     assert_eq!(own.code(), 0, "{}", own.err());
     let own = own.out().trim().to_owned();

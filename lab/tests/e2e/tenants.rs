@@ -143,7 +143,7 @@ fn share_policy(w: &World) {
     let second = core("physics", "10m");
     w.running(&second);
     assert_eq!(text(&w.status(&theirs), "state"), "Pending");
-    // It waits until nothing of the first tenant is there.
+    // The other tenant's work waits until the first tenant has no work there.
     w.ok(&["cancel", &first]);
     w.ended(&first);
     // Its core is free once the node has released it; only the core of the second is claimed then.
@@ -190,7 +190,7 @@ fn exclusive_user(w: &World) {
         w.ended(id);
     }
     w.running(&waits);
-    // The other way around.
+    // Exclusive work waits for another user's work as well.
     let exclusive = core(&["--exclusive=user", "-t", "1h"]);
     w.wait("its reason", || w.ok(&["explain", &exclusive]).contains("holds work of another user"));
     w.ok(&["cancel", &waits]);
@@ -201,7 +201,7 @@ fn exclusive_user(w: &World) {
 
 fn race(w: &World) {
     w.ok(&["admin", "tenant", "create", "physics", "--max-concurrent-allocations=1"]);
-    // Three that may not run at the same time, through three agents at once: one after the other.
+    // Three jobs that may not run at the same time are submitted through three agents, and run one after the other.
     let through = ["n1", "n2", "n3"].map(|agent| w.at(agent));
     let submitted: Vec<String> = std::thread::scope(|scope| {
         let submit = |lattice: &'_ lattice_lab::lattice::Lattice| {

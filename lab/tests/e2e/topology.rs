@@ -163,14 +163,14 @@ fn file(world: &World) {
     assert_eq!(topology["gpu"], node(world)["topology"]["gpu"]);
     assert!(!topology["assigned"]["cpus"].as_array().unwrap().is_empty());
     world.wait("the file to go", || !std::path::Path::new(path).exists());
-    // Each rank of a launch has the same one as well.
+    // Each rank of a launch has the same file as well.
     let ranks =
         world.run_for(&["launch", "-n", "2", "--", "/bin/sh", "-c", "test -r $LATTICE_TOPOLOGY_FILE && echo $LATTICE_TOPOLOGY_FILE"], JOB);
     let lines: Vec<String> = ranks.out().lines().map(str::to_owned).collect();
     assert!(lines.len() == 2 && lines[0] == lines[1] && lines[0].ends_with(".json"), "{lines:?} {}", ranks.err());
 }
 
-/// The sorted output of an own launch.
+/// The sorted output of a launch with its own allocation.
 fn lines(world: &World, args: &[&str], command: &str) -> Vec<String> {
     let done = world.run_for(&[&["launch"], args, &["--", "/bin/sh", "-c", command]].concat(), JOB);
     assert_eq!(done.code(), 0, "{args:?}: {}{}", done.out(), done.err());
@@ -233,7 +233,7 @@ fn tries_all(world: &World) -> String {
     world.script("tries.sh", &text)
 }
 
-/// The devices that it could open (they have no driver), and those that were denied.
+/// The devices that [`tries_all`] could open (they have no driver), and those that were denied.
 fn opened(world: &World, id: &str) -> (Vec<usize>, Vec<usize>) {
     world.wait_log(id, "affinity list");
     let log = world.log(id);

@@ -61,7 +61,7 @@ fn daemons_log(w: &World, node: &str) -> String {
     std::fs::read_to_string(&w.cluster().node(node).unwrap().daemon.log).unwrap()
 }
 
-/// How often an agent forwarded a launch to this many nodes, including its own.
+/// How often an agent forwarded a launch to three nodes, including its own.
 fn passed_on(w: &World, node: &str) -> usize {
     daemons_log(w, node).lines().filter(|l| l.contains("passes a launch on") && l.contains("nodes=3")).count()
 }

@@ -121,7 +121,7 @@ impl Tty {
         }
     }
 
-    /// Checks that it ended with this code, and that the terminal was restored.
+    /// Checks that the program ended with this code, and that the terminal was restored.
     pub fn ended_with(&mut self, code: i32) -> String {
         let (status, shown) = self.ended();
         assert_eq!(status.code(), Some(code), "{shown}");

@@ -42,7 +42,7 @@ fn refused(w: &World) {
     faults::restart_node(&w.dir, "n1").unwrap();
 
     let submitted = w.run(&["submit", "--uenv", &image, "--", "/bin/true"]);
-    // From a node that allows images to the one that does not.
+    // Submitted on a node that allows images, for the one that does not.
     let elsewhere = w.at("n2").ok(&["submit", "-o", "name", "-w", "n1", "--uenv", &image, "--", "/bin/true"]).unwrap();
     let elsewhere = elsewhere.trim();
     let explanation = || w.ok(&["explain", elsewhere]);

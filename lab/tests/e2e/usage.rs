@@ -17,7 +17,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// The node-hours of each row, by what it is about and its name.
+/// The node-hours of the row with this kind and this name.
 fn node_hours(rows: &Value, of: &str, name: &str) -> f64 {
     let rows = rows.as_array().unwrap();
     let row = rows.iter().find(|row| row["of"] == of && row["name"] == name);
@@ -42,7 +42,7 @@ fn survives(w: &World) {
     let args = ["--tenant=physics", "--project=higgs", "--nodes=2", "--", "/bin/sleep", "3"];
     let mine = w.submit(&args);
     let others = submit_as(w, NOBODY, &["--tenant=physics", "--", "/bin/sleep", "600"]);
-    // What runs counts up to now.
+    // Running work counts up to now.
     w.running(&others);
     let running = |w: &World| node_hours(&usage(w, &["--user=nobody"]), "user", "nobody");
     let first = running(w);
@@ -50,7 +50,7 @@ fn survives(w: &World) {
     w.completed(&mine);
     w.ok(&["cancel", &others]);
     w.ended(&others);
-    // Two nodes for three seconds; and not more than passed.
+    // At least two nodes for three seconds, at most two nodes for the elapsed time.
     let project = usage(w, &["--tenant=physics", "--project=higgs"]);
     let of_project = node_hours(&project, "project", "physics");
     let passed = began.elapsed().as_secs_f64() / 3600.0;
@@ -60,7 +60,7 @@ fn survives(w: &World) {
     assert!((of_project + of_nobody - of_tenant).abs() < 1e-9, "{rows} {project}");
     let of_me = node_hours(&usage(w, &["--user", &me]), "user", &me) - before;
     assert!((of_me - of_project).abs() < 1e-9, "{of_me} {of_project}");
-    // Anybody sees it, and without options their own.
+    // Every user may see a tenant's usage; without options users see their own.
     let seen = w.run_as(NOBODY, &["usage"]);
     assert!(seen.code() == 0 && seen.out().contains("user nobody"), "{}{}", seen.out(), seen.err());
     let seen = w.run_as(NOBODY, &["usage", "--tenant=physics", "--days=1"]);

@@ -142,7 +142,7 @@ fn running(w: &World) {
 
 fn race(w: &World) {
     let _restored = limit(w, &["--user-running", "1"]);
-    // Through three agents at once, each of which may place what it accepts: one after the other.
+    // Submitted through three agents at once, each of which may place it, the work runs one after the other.
     let through = ["n1", "n2", "n3"].map(|agent| w.at(agent));
     let submit = |lattice: &Lattice| {
         let done = lattice.run(&["submit", "-o", "name", "--", "/bin/sleep", "0.3"], crate::harness::JOB).unwrap();
@@ -209,7 +209,7 @@ fn scripts(w: &World) {
     assert_eq!(dry_run(w, NOBODY, &[&one]), None, "that text is there already");
     assert!(refusal.contains("scripts of user nobody's work") && refusal.contains("would exceed 100000"), "{refusal}");
     cancel(w, NOBODY, &first);
-    // Ended work still refers to its script: it is forgotten for the next one.
+    // The script of ended work still counts, so that work is forgotten when the next script needs the space.
     assert_eq!(text(&w.status(&first[0]), "state"), "Cancelled");
     let second = submit(w, NOBODY, &[&other]).unwrap();
     assert_eq!(w.run(&["status", &first[0]]).code(), 3, "its script is in nobody's way any more");
@@ -227,7 +227,7 @@ fn history(w: &World) {
     assert_eq!(text(&w.status(&mine[5]), "state"), "Cancelled");
 }
 
-/// Work of one user with a megabyte of scripts in all, where the records of ended work may have one.
+/// Scripts of one user's ended work fill the memory for records of ended work, which is a megabyte.
 fn memory(w: &World) {
     let theirs = submit(w, DAEMON, &["--", "true"]).unwrap();
     cancel(w, DAEMON, std::slice::from_ref(&theirs));
@@ -248,7 +248,7 @@ fn memory(w: &World) {
         path.to_string_lossy().into_owned()
     };
     let _restored = limit(w, &["--ended-memory", "1M", "--ended-kept", "30d"]);
-    // Two of 400,000 bytes each are more than a half. Other tests may have left more than all: it is dropped in steps.
+    // Each script has 400,000 bytes. Other tests may have left more than a megabyte, which is dropped in steps.
     let first = submit(w, NOBODY, &[&script("00.sh")]).unwrap();
     cancel(w, NOBODY, std::slice::from_ref(&first));
     assert_eq!(text(&w.status(&first), "state"), "Cancelled");

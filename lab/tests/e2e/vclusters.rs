@@ -92,7 +92,7 @@ fn queues(w: &World) {
     w.completed(&big);
     w.completed(&behind);
 
-    // Its nodes belong to another vCluster from now on.
+    // From now on `small` has n3, and the default queue has n1 and n2.
     w.ok(&["admin", "vcluster", "set-config", "--name=small", "--nodes=n3"]);
     let wide = w.submit(&["--nodes", "2", "--", "true"]);
     assert_eq!(w.completed(&wide)["nodes"], serde_json::json!(["n1", "n2"]));
@@ -113,8 +113,8 @@ fn paced(w: &World) {
     w.ok(&["admin", "vcluster", "create", "--name=paced", "--scheduler=hpc-backfill"]);
     w.wait("n1 to schedule", || ["default", "paced"].iter().all(|name| text(&vcluster(w, name), "served_by") == "n1"));
     let set_interval = |interval| w.ok(&["admin", "vcluster", "set-config", "--name=paced", "--cycle-interval", interval]);
-    // Held first: a submission that fits is placed with its own commit, and waits for no round. A part of the node: what
-    // waits for a round keeps its part from the other queue.
+    // Held first, because a submission that fits is placed with its own commit, without a round. On a part of the node,
+    // because work that waits for a round keeps its part from the other queue.
     let released = |queue| {
         let id = w.submit(&["--vcluster", queue, "--cores=1", "--hold", "--", "/bin/true"]);
         w.ok(&["resume", &id]);
@@ -126,7 +126,7 @@ fn paced(w: &World) {
     assert!(claimed_ms[2] - claimed_ms[0] >= 2 * INTERVAL_MS - CLAIM_MS_MAX, "each is claimed in a round of its own: {claimed_ms:?}");
 
     set_interval("10m");
-    // Placed by a scheduler that knows the new interval: what is released after it waits.
+    // The scheduler that places this work knows the new interval, so work that is released later waits.
     w.completed(&released("default"));
     let waits = released("paced");
     w.completed(&released("default"));

@@ -76,7 +76,7 @@ fn waiting(w: &World) {
     assert!(w.ok(&["status", &id]).contains("01:30:00"));
     refused(w, NOBODY, &id, "366-00", 2, "365 days");
     refused(w, DAEMON, &id, "10m", 4, "belongs to nobody");
-    // An operator may do it as well; a repeated request is not another change.
+    // An operator may change it as well; a repeated request is not another change.
     w.ok(&["update", "--walltime", "3s", &id]);
     w.ok(&["update", "--walltime", "3s", &id]);
     assert_eq!(w.run_as(NOBODY, &["resume", &id]).code(), 0);
@@ -150,7 +150,7 @@ fn shortened(w: &World) {
     refused(w, NOBODY, &id, "2h", 4, "only operators lengthen");
     refused(w, NOBODY, &id, "30s", 4, "so its walltime must be at least");
     refused(w, DAEMON, &id, "10m", 4, "belongs to nobody");
-    // One of its agents learns of it when it restarts.
+    // One of the job's agents learns the new walltime when it restarts.
     faults::kill_node(&w.dir, "n2").unwrap();
     update(w, NOBODY, &id, "80s");
     faults::start_node(&w.dir, "n2").unwrap();
@@ -166,7 +166,7 @@ fn lengthened(w: &World) {
     w.wait("both ranks", || w.log(&id).matches("ready").count() == 2);
     refused(w, NOBODY, &id, "+1s", 4, "only operators lengthen");
     w.ok(&["update", &id, "--walltime", "+20s"]);
-    // Twice: after the second restart the agent knows it only from its journal, or from its list.
+    // Twice: after the second restart the agent knows the walltime only from its journal or its list.
     for node in ["n1", "n2", "n1", "n2"] {
         faults::kill_node(&w.dir, node).unwrap();
         faults::start_node(&w.dir, node).unwrap();
@@ -178,7 +178,7 @@ fn lengthened(w: &World) {
     w.assert_nothing_left();
 }
 
-/// It is asked a tenth of the walltime before its end: before the new end, and not before the old one.
+/// The work is asked a tenth of the walltime before the new end, not before the old one.
 fn asked_before_the_new_end(w: &World) {
     let chain = Chain::submit(w, &[], &["--nodes", "1", "--walltime=25s", "--requeue=never"]);
     let id = &chain.id;

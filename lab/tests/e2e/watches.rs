@@ -259,7 +259,7 @@ const ALLOCATIONS: usize = 10_000;
 /// One in this many is another user's.
 const OTHERS: usize = 100;
 
-/// Submits them as an agent would, which is faster than running the CLI for each.
+/// Submits allocations as an agent would, which is faster than running the CLI for each.
 fn submit_all(w: &World, count: usize) -> BTreeSet<String> {
     let cluster = w.cluster();
     let credentials = Credentials::new(certificate(&cluster, "submitter", Role::Api).unwrap()).unwrap();

@@ -15,9 +15,9 @@ static WIDE: Group = Group { theme: "wide", name: "tree", nodes: 7, quorum: 1, t
 const NODES: [&str; 7] = ["n1", "n2", "n3", "n4", "n5", "n6", "n7"];
 /// The node whose agent the CLI uses: it has no failpoint.
 const CALLER: &str = "n1";
-/// The steps before a node is prepared at which its agent dies.
+/// The failpoints at which an agent dies before its node is prepared.
 const STARTING: [&str; 3] = ["preparing-written", "shim-started", "prepared-report-unsent"];
-/// The steps of an end at which a node's agent dies. The head's is the first one: it must have
+/// The failpoints at which an agent dies during an end. The first one is the head's: it must have
 /// reported the end, or the other nodes would not end their parts.
 const ENDING: [&str; 3] = ["released-report-unsent", "undoing-written", "stopping-written"];
 
@@ -68,7 +68,7 @@ impl<'a> Wide<'a> {
         fs::write(self.folder.0.join("go"), "").unwrap();
     }
 
-    /// It ends with its own code after so many requeues.
+    /// Checks that the work ends with its own code after this many requeues.
     fn ends_with_7(&self, requeues: u32) {
         let over = self.w.ended(&self.id);
         let has = ["state", "exit_code", "requeue_count"].map(|key| text(&over, key));
@@ -79,7 +79,7 @@ impl<'a> Wide<'a> {
         self.assert_gone();
     }
 
-    /// Its shares are free, and nothing of it is left on any node.
+    /// Checks that its shares are free, and that nothing of it is left on any node.
     fn assert_gone(&self) {
         let w = self.w;
         w.wait("its shares to be free", || w.lattice.json(&["nodes"]).is_ok_and(|nodes| !nodes.to_string().contains(&self.id)));
@@ -107,7 +107,7 @@ fn log(w: &World, node: &str) -> PathBuf {
     w.cluster().node(node).unwrap().daemon.log.clone()
 }
 
-/// Waits until each of them has died at its failpoint.
+/// Waits until each of these agents has died at its failpoint.
 fn die(w: &World, points: &[(String, &str)]) {
     let alive = |node: &str| w.cluster().node(node).unwrap().daemon.alive();
     w.wait("each agent to come to its failpoint", || points.iter().all(|(node, _)| !alive(node)));

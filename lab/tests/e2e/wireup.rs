@@ -98,7 +98,7 @@ impl Gate {
         }
     }
 
-    /// Lets it send its message.
+    /// Lets the rank send its message.
     fn let_go(&mut self, rank: u32) {
         let (_, stream) = self.ranks.iter_mut().find(|(known, _)| *known == Some(rank)).expect("it is held");
         stream.get_mut().write_all(b"x").unwrap();
@@ -156,7 +156,7 @@ fn between(w: &World, options: &[&str], rank: &[String]) -> BTreeMap<u32, Vec<St
     messages
 }
 
-/// Checks that every rank was held before messages that begin so, when the agents were killed.
+/// Checks that every rank was held before each of these messages, when the agents were killed.
 fn assert_held_before(messages: &BTreeMap<u32, Vec<String>>, ranks: usize, expected: &[&str]) {
     assert_eq!(messages.len(), ranks, "{messages:?}");
     for (rank, lines) in messages {
@@ -188,8 +188,8 @@ fn between_pmix(w: &World) {
     assert!(messages.values().all(|lines| lines.len() >= 10), "{messages:?}");
 }
 
-/// The last of four ranks is killed before its message of this number or later with this beginning; the others wait for
-/// it.
+/// The last of four ranks is killed before its first message that contains `beginning`, not counting messages before
+/// number `from`. The others wait for it.
 fn killed(w: &World, options: &[&str], rank: &[String], from: usize, beginning: &str) {
     let mut gate = Gate::new();
     let id = submit(w, &gate, &[&["--tasks-per-node", "2"], options].concat(), rank);
@@ -216,7 +216,7 @@ fn killed(w: &World, options: &[&str], rank: &[String], from: usize, beginning: 
     w.assert_nothing_left();
 }
 
-/// Makes sure that PMI noticed it, and not the exit code.
+/// With this option the exit code has no effect, so PMI must notice the death.
 const BY_PMI: &str = "--no-kill-on-bad-exit";
 
 fn killed_pmi_1(w: &World) {

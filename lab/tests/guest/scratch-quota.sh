@@ -1,10 +1,10 @@
 #!/bin/sh
-# Runs in lab/guest: a cluster of one node whose scratch lies on an ext4 with project quota, and jobs that write more than they
-# asked for. $1 the agent, $2 the CLI, $3 an image of the file system.
+# Runs in lab/guest: a cluster of one node with scratch on an ext4 with project quota, and jobs that write more than they
+# requested. $1 the agent, $2 the CLI, $3 an image of the file system.
 agent=$1 lattice=$2 image=$3
 export LATTICE_ENDPOINT=unix:/tmp/dev/agent.sock LATTICE_LOG=warn XDG_STATE_HOME=/tmp/state
 fail() { echo "FAILED: $*"; tail -n 30 /tmp/dev.log; exit 1; }
-# Root may exceed every quota.
+# Launches run as an ordinary user, because root may exceed every quota.
 launch() { su -m -s /bin/sh nobody -c "cd /tmp && $lattice launch $*"; }
 mkdir /scratch && mount -o loop,prjquota "$image" /scratch || fail "the file system cannot be mounted"
 mkdir -m 1777 /tmp/state
@@ -17,7 +17,7 @@ done
 $lattice node status | grep "scratch:" && fail "its size is kept to, and said not to be"
 $lattice nodes | grep "scratch" && fail "the node registers that it cannot"
 
-# Within its size all is well; beyond it the program is told so, and has no more.
+# Writes within the size succeed; writes beyond it fail.
 cat >/tmp/write <<'END'
 head -c 6000000 /dev/zero >$LATTICE_SCRATCH/a && echo six
 head -c 6000000 /dev/zero >$LATTICE_SCRATCH/b || echo refused
@@ -28,7 +28,7 @@ grep -q six /tmp/out || fail "six megabytes do not fit into eight: $(cat /tmp/ou
 grep -q refused /tmp/out || fail "it is not told: $(cat /tmp/out /tmp/err)"
 kib=$(tail -n 1 /tmp/out)
 [ "$kib" -le 8200 ] || fail "$kib KiB were written"
-# Each has its own, and what one leaves keeps the next from nothing.
+# Each job has its own size: what an earlier job left does not count.
 for i in 1 2 3 4 5 6 7 8; do
   launch --scratch-per-node 8MiB -- /bin/sh -c "'head -c 7000000 /dev/zero >\$LATTICE_SCRATCH/a'" || fail "job $i"
 done
@@ -37,6 +37,6 @@ until [ -z "$(ls /scratch | grep -v lost+found)" ]; do
   i=$((i + 1)); [ $i -lt 20 ] || fail "left: $(ls /scratch)"
   sleep 1
 done
-# Without a size there is no limit but the disk's.
+# Without a requested size, only the disk limits the job.
 launch -- /bin/sh -c "'head -c 20000000 /dev/zero >\$LATTICE_SCRATCH/a'" || fail "a limit where none was asked for"
 echo "all of it held"

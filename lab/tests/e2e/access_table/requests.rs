@@ -1,31 +1,31 @@
-//! One request for each method of the API, and whose the object of it is.
+//! One request for each method of the API, and who owns its object.
 
 use lattice_api::v1;
 use prost::Message;
 
-/// Whose the object of a request is.
+/// Who owns the object of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// The caller's: what it makes itself, or a list of what it may see.
+    /// The caller: an object that it makes, or a list of objects that it may see.
     OfCaller,
-    /// Work of the owner in the tenant.
+    /// The owner of the work, which is in the tenant.
     Work,
-    /// The owner's, and of no tenant.
+    /// The owner of the work; the object is in no tenant.
     WithoutTenant,
     /// The tenant itself.
     Tenant,
-    /// Nobody's: a part of the cluster.
+    /// Nobody: it is a part of the cluster.
     Cluster,
 }
 
-/// What requests are about.
+/// The objects that requests name.
 #[derive(Clone, Debug, Default)]
 pub struct Work {
     /// An allocation that runs.
     pub running: String,
-    /// One that is held, for this caller alone.
+    /// A held allocation, for this caller alone.
     pub held: String,
-    /// A session, of another one.
+    /// A session, in another allocation.
     pub session: String,
     pub dag: String,
     /// The token of a lease of the owner with the name [`LEASE`].
@@ -38,12 +38,12 @@ pub const ENDS: [&str; 4] = ["AllocationService/Cancel", "DagService/Cancel", "L
 /// The lease of the owner.
 pub const LEASE: &str = "walked";
 
-/// A node, and a name of other things, that do not exist.
+/// A name that no node and no other object has.
 const NONE: &str = "nosuch";
-/// An id of nothing.
+/// An id that no object has.
 const ID: &str = "7d0c1f0e-5b1a-4c58-9a53-0c0ffee0c0de";
 
-/// The request of a method; `None`: there is none for it.
+/// The request for a method; `None` if it has none.
 pub fn of(method: &str, work: &Work) -> Option<(Target, Vec<u8>)> {
     let (service, name) = method.split_once('/')?;
     match service {
@@ -73,7 +73,7 @@ fn empty(target: Target) -> Option<(Target, Vec<u8>)> {
 /// The store of ended work, which this cluster does not have.
 fn accounting(name: &str) -> Option<(Target, Vec<u8>)> {
     match name {
-        // Each caller's own.
+        // Each caller's own history.
         "History" => empty(Target::OfCaller),
         "Export" => to(Target::Tenant, &v1::HistoryRequest { tenant: super::TENANT.to_owned(), ..Default::default() }),
         "Status" | "MoveStore" => empty(Target::Cluster),
@@ -110,12 +110,12 @@ fn admin(name: &str) -> Option<(Target, Vec<u8>)> {
         "LookupService" => to(Cluster, &v1::LookupServiceRequest { name: NONE.to_owned(), ..Default::default() }),
         // Without a name.
         "RevokeCertificates" => empty(Cluster),
-        // Too few.
+        // Below the minimum.
         "SetLimits" => to(Cluster, &v1::SetLimitsRequest { dag_size: Some(0), ..Default::default() }),
         "SetNetworkGrace" => {
             to(Cluster, &v1::SetNetworkGraceRequest { tenant: super::TENANT.to_owned(), name: NONE.to_owned(), grace_ms: 1000 })
         }
-        // Too low.
+        // Below the minimum.
         "SetVniPool" => to(Cluster, &v1::SetVniPoolRequest { start: Some(1), ..Default::default() }),
         // Without lines.
         "StoreTrace" => to(Cluster, &v1::StoreTraceRequest { is_last: true, ..Default::default() }),
@@ -130,15 +130,15 @@ fn people(name: &str) -> Option<(Target, Vec<u8>)> {
     match name {
         // It is a member already.
         "AddTenantMember" => to(Tenant, &v1::TenantMemberRequest { tenant, subject: "user:nobody".to_owned(), is_default: false }),
-        // It is none.
+        // It is no member.
         "RemoveTenantMember" => to(Tenant, &v1::TenantMemberRequest { tenant, subject: "user:games".to_owned(), is_default: false }),
         "ListTenantMembers" => to(Tenant, &v1::ListTenantMembersRequest { tenant }),
-        // Not granted to anybody.
+        // This role cannot be granted.
         "GrantRole" => {
             let (role, subject) = ("user".to_owned(), "user:games".to_owned());
             to(Cluster, &v1::RoleRequest { role, subject, tenant: String::new() })
         }
-        // It has none.
+        // It does not have this role.
         "RevokeRole" => {
             let (role, subject) = ("operator".to_owned(), "user:games".to_owned());
             to(Cluster, &v1::RoleRequest { role, subject, tenant: String::new() })
@@ -183,7 +183,7 @@ fn allocation(name: &str, work: &Work) -> Option<(Target, Vec<u8>)> {
         "ReadTelemetry" => to(Work, &v1::ReadTelemetryRequest { key, ..Default::default() }),
         // It is no service.
         "Scale" => to(Work, &v1::ScaleRequest { key, replicas: 1 }),
-        // To what it is already.
+        // It has this mode already.
         "SetTelemetry" => to(Work, &v1::SetTelemetryRequest { key, id: ID.to_owned(), mode: "prod".to_owned(), duration_ms: 0 }),
         // SIGCONT.
         "Signal" => to(Work, &v1::SignalRequest { key, signal: 18, ..Default::default() }),
@@ -222,7 +222,7 @@ fn launch(name: &str, key: String) -> Option<(Target, Vec<u8>)> {
     }
 }
 
-/// Of work that was submitted without a way to save itself.
+/// Checkpoints of work that was submitted without a way to save itself.
 fn checkpoint(name: &str, allocation: String) -> Option<(Target, Vec<u8>)> {
     match name {
         "Checkpoint" => to(Target::Work, &v1::CheckpointRequest { id: ID.to_owned(), allocation, ..Default::default() }),

@@ -1,7 +1,7 @@
-// Ranks that count together, each step hashed with those of all ranks before it. Asked by SIGUSR1, or in a call in which one rank of each
-// node waits, they save themselves in one and the same step; begun again they count to where they were, and compare, before they go on.
+// Ranks that count together; each step's hash includes the previous hashes of all ranks. Requests come by SIGUSR1, or in a call in which
+// one rank of each node waits; all ranks save in the same step. After a restart they count to the saved step, and compare the hash.
 //
-//   chain FILE [LATTICE]      until FILE is there; LATTICE: the program that waits in calls, where they are asked so
+//   chain FILE [LATTICE]      until FILE exists; LATTICE: the CLI that waits in calls, if requests come in calls
 #include <fcntl.h>
 #include <mpi.h>
 #include <signal.h>
@@ -21,7 +21,7 @@ static void ask(int number) {
 
 static int rank, local;
 static MPI_Comm node;
-// Of the rank that waits in calls: the program, its output, what it has said so far.
+// For the rank that waits in calls: the CLI, the pipe from it, and its output so far.
 static const char *lattice;
 static FILE *waits;
 static char said[4096];
@@ -45,7 +45,7 @@ static void wait_in_a_call(void) {
   said[0] = 0;
 }
 
-// Whether the call was answered: with a token, and a directory behind it.
+// Whether the call was answered, with a token and a directory.
 static int called(void) {
   if (strchr(said, '\n')) return 1;
   size_t length = strlen(said);
@@ -114,7 +114,7 @@ int main(int argc, char **argv) {
     if (rank == 0) printf("restored %llu\n", want);
   }
   for (;;) {
-    // Where one rank is told to end, or asked, all are in the same step.
+    // The ranks end, or save, once all of them were told to: so all do it in the same step.
     int heard = lattice ? local || called() : asked;
     int mine[2] = {access(argv[1], F_OK) == 0, heard}, all[2];
     MPI_Allreduce(mine, all, 2, MPI_INT, MPI_MIN, MPI_COMM_WORLD);

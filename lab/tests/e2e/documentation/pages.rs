@@ -44,7 +44,7 @@ pub struct Page {
     pub endless: &'static [&'static str],
     /// The beginnings of commands that are left out, and why.
     pub but: &'static [(&'static str, &'static str)],
-    /// Makes the cluster as it was before, once the page's work is gone.
+    /// Restores the cluster once the page's work is gone.
     pub restore: fn(&World),
 }
 

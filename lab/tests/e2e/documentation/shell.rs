@@ -31,7 +31,7 @@ impl Shell {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// Runs it; if it succeeds its variables are kept for the next command.
+    /// Runs a command; if it succeeds its variables are kept for the next command.
     pub fn run(&self, text: &str, limit: Duration) -> Finished {
         let script = format!("set -aeo pipefail\n[ ! -e .variables ] || . ./.variables\n{text}\nexport -p > .variables\n");
         let seconds = limit.as_secs().to_string();
@@ -43,14 +43,14 @@ impl Shell {
         process::run(&mut command, limit + Duration::from_secs(10)).unwrap()
     }
 
-    /// Runs it; it must succeed. Returns its standard output.
+    /// Runs a command, which must succeed. Returns its standard output.
     pub fn ok(&self, place: &str, text: &str) -> String {
         let done = self.run(text, COMMAND_MAX);
         assert_eq!(done.code(), 0, "{place}: `{text}` fails\n{}{}", done.out(), done.err());
         done.out()
     }
 
-    /// Runs it until it is interrupted; it must not end before.
+    /// Runs a command and interrupts it; it must not end before.
     pub fn runs_until_interrupted(&self, place: &str, text: &str) {
         let seconds = FOLLOWED.as_secs();
         let ended = self.run(&format!("code=0; timeout -k 5 -s INT {seconds} {text} || code=$?; [ $code = 124 ] || exit 1"), COMMAND_MAX);

@@ -1,5 +1,5 @@
-/* What an MPI program finds of spawning and of names, and that it goes on after it.
- * Needs two ranks at least. */
+/* An MPI program that cannot spawn, publishes and finds names, and continues after both.
+ * Needs at least two ranks. */
 #include <mpi.h>
 #include <stdio.h>
 #include <string.h>

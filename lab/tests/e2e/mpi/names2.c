@@ -1,4 +1,4 @@
-/* Names that three ranks on three nodes publish for each other, by Slurm's PMI-2 library. In between each waits for a file.
+/* Names that three ranks on three nodes publish for each other, by Slurm's PMI-2 library. Between two steps each waits for a file.
  * names2 FOLDER */
 #include <slurm/pmi2.h>
 #include <stdio.h>
@@ -72,7 +72,7 @@ int main(int argc, char **argv)
     here("found");
     await("ask");
     here("asks");
-    /* Agents on the way are away by now. */
+    /* All agents were killed before the file "ask" was created. */
     if (rank == 1)
         must(PMI2_Nameserv_unpublish("ocean", NULL) == PMI2_SUCCESS, "a name is taken back");
     if (rank == 2)

@@ -66,7 +66,7 @@ static void job_attributes(int nodes)
         fail("cartDims");
 }
 
-/* Each waits for the other's, so one of them is there first. */
+/* Each rank waits for the other's attribute, so one of them waits before it exists. */
 static void node_attributes(void)
 {
     char value[1024];

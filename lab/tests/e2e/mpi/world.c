@@ -1,4 +1,4 @@
-/* What a world of ranks must get right: sums, large messages between all, and who shares a node.
+/* Checks a world of ranks: sums, large messages between all ranks, and which ranks share a node.
  * world LOCAL           LOCAL ranks are on each node
  * world LOCAL WHEN      and rank 5 is killed: before, after MPI_Init */
 #include <mpi.h>
@@ -32,7 +32,7 @@ int main(int argc, char **argv)
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (strcmp(when, "after") == 0) {
-        /* Whoever is not yet through MPI_Init sees memory go that was to be shared. */
+        /* A rank that is still in MPI_Init would lose the memory that it is about to share. */
         MPI_Barrier(MPI_COMM_WORLD);
         if (rank == 5)
             raise(SIGKILL);

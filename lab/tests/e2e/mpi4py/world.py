@@ -22,7 +22,7 @@ def must(holds, what):
 if sys.argv[1].startswith("abort"):
     if rank == size - 1:
         world.Abort(7)
-    # Who waits for a rank that goes aborts as well, with a code of its own.
+    # A rank that waits for an aborting rank aborts as well, with its own code.
     if sys.argv[1] == "abort-beside-a-barrier":
         world.Barrier()
     time.sleep(600)

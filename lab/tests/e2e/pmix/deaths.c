@@ -1,4 +1,4 @@
-/* Ranks that want to know by PMIx of another one's death: the last one's, before its init or inside it.
+/* Ranks that are notified by PMIx when the last rank dies: before its init, or between init and finalize.
  * deaths FOLDER before|inside */
 #include <signal.h>
 #include "files.h"
@@ -29,7 +29,7 @@ int main(int argc, char **argv)
     const char *own = getenv("LATTICE_RANK");
 
     folder = argc > 1 ? argv[1] : ".";
-    /* Those that listen stay while the launch is brought down, for as long as they may. */
+    /* The ranks that listen ignore SIGTERM, to live until SIGKILL while the launch is ended. */
     signal(SIGTERM, SIG_IGN);
     if (own && strcmp(own, "3") == 0 && !inside) {
         await("die");

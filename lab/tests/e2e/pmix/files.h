@@ -1,4 +1,4 @@
-/* How a rank of a test meets who started it: files that it waits for, and files that say where it is. */
+/* A rank waits for files that its test creates, and creates files that show its test how far it is. */
 #include <pmix.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Rank 0 wants by PMIx what rank 1 of another node puts, and nobody comes to a fence.
+/* Rank 0 gets by PMIx a value that rank 1 puts on another node, without any fence.
  * modex FOLDER */
 #include "files.h"
 
@@ -19,7 +19,7 @@ int main(int argc, char **argv)
     folder = argc > 1 ? argv[1] : ".";
     status = PMIx_Init(&me, NULL, 0);
     must(status == PMIX_SUCCESS, "init", status);
-    /* Nobody has to look at the machine again. */
+    /* The server has the topology, so no rank needs to discover it again. */
     PMIX_LOAD_PROCID(&peer, me.nspace, PMIX_RANK_WILDCARD);
     status = PMIx_Get(&peer, "pmix.hwlocxml2", NULL, 0, &got);
     must(status == PMIX_SUCCESS && got->type == PMIX_STRING && strstr(got->data.string, "<topology") != NULL, "topology", status);

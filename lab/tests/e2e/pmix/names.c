@@ -1,4 +1,4 @@
-/* Names that the ranks of an Open MPI program publish for each other. Needs two ranks at least. */
+/* Names that the ranks of an Open MPI program publish for each other. Needs at least two ranks. */
 #include <mpi.h>
 #include <stdio.h>
 #include <string.h>

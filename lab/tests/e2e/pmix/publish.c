@@ -1,4 +1,4 @@
-/* What ranks on two nodes publish for each other by PMIx, without any MPI. In between each waits for a file.
+/* Ranks on two nodes publish names for each other by PMIx, without any MPI. Between two steps each waits for a file.
  * publish FOLDER */
 #include "files.h"
 

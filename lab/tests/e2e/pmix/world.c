@@ -10,7 +10,7 @@
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
     const char *own = getenv("LATTICE_RANK");
-    /* The last rank comes to the first fence when it is let, and says so when all others are at their beginning. */
+    /* The last rank prints a line once all others have started, and enters MPI_Init when its file exists. */
     if (strcmp(what, "late") == 0 && own && strcmp(own, "3") == 0) {
         const char *server = getenv("PMIX_SERVER_URI41");
         char name[4096];
@@ -41,7 +41,7 @@ int main(int argc, char **argv) {
                  MPI_STATUS_IGNORE);
     printf("rank %d of %d, %d on its node, sum %ld, after rank %d\n", rank, size, beside, sum, received);
     if (strcmp(what, "world") == 0) {
-        /* There is no spawn; a program that asks is told so and goes on. */
+        /* Spawning is not supported: the call returns an error, and the program continues. */
         MPI_Comm children;
         MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
         int refused = MPI_Comm_spawn("/bin/true", MPI_ARGV_NULL, 1, MPI_INFO_NULL, 0, MPI_COMM_SELF, &children, MPI_ERRCODES_IGNORE);

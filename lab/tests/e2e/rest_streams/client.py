@@ -91,7 +91,7 @@ class Socket:
         if args.protocol:
             headers["Sec-WebSocket-Protocol"] = args.protocol
         self.connection.request("GET", args.path, None, headers)
-        # The socket is kept: the connection forgets it with an answer that has no length.
+        # Keeps the socket, because the connection drops it when an answer has no length.
         self.socket = self.connection.sock
         self.answer = self.connection.getresponse()
         if self.answer.status == 101:

@@ -1,5 +1,5 @@
-/* Loaded into a rank: holds it before whatever it sends to its process manager. Who waits at RANK_GATE, a Unix socket, is
- * told "RANK PID WORDS" each time, and lets the rank go with a byte. Once that socket is closed, nothing is held any more. */
+/* Loaded into a rank: holds it before each message to its process manager. The listener at RANK_GATE, a Unix socket, gets
+ * "RANK PID WORDS" each time, and sends a byte to release the rank. Once that socket is closed, no rank is held any more. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -71,7 +71,7 @@ static void hold(int fd, const char *data, size_t bytes)
         for (size_t at = 0; at < bytes && data[at] != '\n' && length < sizeof line - 1; at++)
             line[length++] = data[at] >= ' ' && data[at] <= '~' ? data[at] : '.';
         line[length++] = '\n';
-        /* By other calls than those that are held. */
+        /* These calls are not held. */
         if (sendto(gate, line, length, MSG_NOSIGNAL, NULL, 0) == (ssize_t)length)
             (void)!read(gate, line, 1);
     }
@@ -97,8 +97,8 @@ ssize_t writev(int fd, const struct iovec *parts, int count)
     return syscall(SYS_writev, fd, parts, count);
 }
 
-/* Of libevent's, by which PMIx_Finalize waits for its answer: two seconds, and then the rank goes on as if it had come. Who is held may
- * have to wait for longer. */
+/* Replaces libevent's function. PMIx_Finalize waits two seconds for its answer, and then continues as if the answer had come. A held
+ * rank may have to wait for longer. */
 int event_add(struct event *event, const struct timeval *timeout)
 {
     static const struct timeval two_seconds = {.tv_sec = 2}, long_enough = {.tv_sec = 300};

@@ -223,7 +223,7 @@ const PAGES: [(&str, Plan); 48] = [
         "take-nodes-out",
         Plan::Run(Page {
             before: &["lattice node drain n3 --reason documented --wait"],
-            // Nobody is there to be asked.
+            // Nobody can answer a question.
             replace: &[NODE, ("--urgent", "--urgent --yes"), ("is sold'", "is sold' --yes"), ("n[1-64]", "n3")],
             restore: |w| {
                 w.wait("n4 to register again", || w.lattice.nodes().unwrap().iter().any(|(id, _)| id == "n4"));
@@ -257,7 +257,7 @@ const PAGES: [(&str, Plan); 48] = [
             ..page()
         }),
     ),
-    // A run takes three minutes, and CI has one.
+    // A run takes three minutes, and CI has its own.
     ("torture", Plan::Run(Page { replace: &[("--minutes 2", "--minutes 2 --plan")], ..page() })),
     (
         "tune-scheduling",
