@@ -82,7 +82,7 @@ fn creation(args: CreateReservation) -> Result<v1::SetReservationRequest, Failur
     })
 }
 
-/// Tenants and users that are given replace those that it had; maintenance replaces them all.
+/// Given tenants and users replace those of the reservation; maintenance replaces all of them.
 async fn update(client: &Client, args: UpdateReservation) -> Result<v1::SetReservationRequest, Failure> {
     let ReservedFor { tenants, users, maintenance } = args.subjects;
     let start_ms = resolved("--start", args.start)?;
@@ -160,7 +160,7 @@ fn subjects(r: &v1::Reservation) -> String {
     if r.maintenance {
         return "maintenance".to_owned();
     }
-    // Where the site hides names, only the caller's own is there.
+    // If the site hides names, the answer has only the caller's own.
     if r.tenants.is_empty() && r.users.is_empty() {
         return "others".to_owned();
     }

@@ -64,7 +64,7 @@ async fn list(session: &Session, args: &ListRoles) -> Result<(), Failure> {
     }
 }
 
-/// Those of a tenant and a subject, as far as these are given.
+/// The bindings of the tenant and of the subject, if these are given.
 fn selected(mut bindings: Vec<v1::RoleBinding>, args: &ListRoles) -> Vec<v1::RoleBinding> {
     let subject = args.subject.as_ref().map(ToString::to_string);
     bindings.retain(|binding| {

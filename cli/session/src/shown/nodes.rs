@@ -12,7 +12,7 @@ use lattice_model::{DEFAULT_VCLUSTER, HoldKind};
 /// The columns of [`node_row`].
 pub const NODE_HEADING: &[&str] = &["NODE", "STATE", "CORES", "MEMORY", "GPUS", "VCLUSTER", "FEATURES", "NOT ENFORCED", "REASON"];
 
-/// Those of them that a narrow screen does not show.
+/// The columns that a narrow screen does not show.
 pub const NODE_EXTRA: &[&str] = &["FEATURES", "NOT ENFORCED"];
 
 /// A node as a line of a watch.
