@@ -1,5 +1,5 @@
 //! `lattice-lab call`: calls of an agent's API with given bytes, one after the other. The agent sees the account of this
-//! process, so a test runs it as the user whom it plays.
+//! process, so a test runs it as the user that it simulates.
 //!
 //! Each line of the file names a method and its request in hexadecimal digits: `AllocationService/Get 0a04…`. Each line
 //! of the output has the method, the name of the status, and the first line of its message, separated by tabs. Of an

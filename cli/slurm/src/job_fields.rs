@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn known_start_times_come_first_and_sooner_ones_before_later_ones() {
+    fn sooner_starts_come_first_and_unknown_ones_last() {
         let later = v1::Allocation { expected_start_ms: Some(NOW + 60_000), ..pending(14, 1) };
         let sooner = v1::Allocation { expected_start_ms: Some(NOW), ..pending(15, 2) };
         let lines = shown(vec![pending(13, 3), later, sooner], &Layout::of_letters("%i %S", JOB_FIELDS).unwrap(), "S");

@@ -68,12 +68,12 @@ const NEVER: [(&str, &str); 13] = [
 ];
 
 impl JobState {
-    /// Such as `PENDING`.
+    /// Its name, such as `PENDING`.
     pub fn name(self) -> &'static str {
         NAMES.iter().find(|(state, ..)| *state == self).map_or("", |(_, name, _)| name)
     }
 
-    /// Such as `PD`.
+    /// Its code, such as `PD`.
     pub fn code(self) -> &'static str {
         NAMES.iter().find(|(state, ..)| *state == self).map_or("", |(.., code)| code)
     }

@@ -151,7 +151,7 @@ fn table(all: &[v1::Reservation], size: TableSize) -> String {
     table.on_screen(&[], &FIT, size)
 }
 
-/// Such as `2026-03-05T10:00Z`.
+/// A time in whole minutes, such as `2026-03-05T10:00Z`.
 fn minute(ms: u64) -> String {
     format!("{}Z", Timestamp(ms).to_string().chars().take(16).collect::<String>())
 }

@@ -82,7 +82,7 @@ fn revoked_text(revoked: &v1::RoleBinding) -> String {
     format!("{} is not {} any more\n", revoked.subject, role_text(revoked))
 }
 
-/// Such as `tenant-admin of physics`.
+/// A role, such as `tenant-admin of physics`.
 fn role_text(binding: &v1::RoleBinding) -> String {
     match filled(&binding.tenant) {
         Some(tenant) => format!("{} of {tenant}", binding.role),

@@ -76,7 +76,7 @@ fn table(rows: &[Row], size: TableSize) -> String {
     table.on_screen(&["NODE BUDGET", "GPU BUDGET", "USED", "MARKS"], &FIT, size)
 }
 
-/// Such as `node_hours 80 %`.
+/// The budgets and their marks, such as `node_hours 80 %`.
 fn marks_text(marks: &[v1::BudgetMark]) -> String {
     let texts: Vec<String> = marks.iter().map(|mark| format!("{} {} %", mark.budget, mark.percent)).collect();
     texts.join(", ")

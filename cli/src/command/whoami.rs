@@ -68,7 +68,7 @@ fn default_tenant(me: &v1::WhoAmIResponse) -> String {
     filled(&me.default_tenant).unwrap_or(none).to_owned()
 }
 
-/// Lines of which the first has a label.
+/// Lines, the first with a label.
 fn labelled(label: &str, lines: impl IntoIterator<Item = String>) -> impl Iterator<Item = (&str, String)> {
     lines.into_iter().enumerate().map(move |(at, line)| (if at == 0 { label } else { "" }, line))
 }

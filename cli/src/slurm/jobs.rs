@@ -154,7 +154,7 @@ impl Wanted {
         if let Some(found) = self.fetch_by_number(client).await? {
             return Ok(found);
         }
-        // Most programs ask for the caller's own jobs, of which there are fewer than of all users.
+        // Most programs ask for the caller's own jobs, and these are fewer than the jobs of all users.
         if let Some(ids) = self.ids.as_ref().filter(|_| !self.only_own && self.users.is_empty()) {
             let found = Box::pin(self.list(client, states, true)).await?;
             let numbers: Vec<Range<u64>> = found.iter().map(numbers).collect();

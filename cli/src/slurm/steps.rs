@@ -79,7 +79,7 @@ pub async fn find(client: &Client, key: &str, step: Step) -> Result<v1::JobStep,
     })
 }
 
-/// The rows of the steps of wanted jobs: of the named steps, or of all that run.
+/// The rows of the steps of wanted jobs: of the named jobs and steps, or of all that run.
 ///
 /// # Errors
 /// The agent refuses or does not answer.

@@ -12,7 +12,7 @@ use nix::unistd::{Uid, User};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// Everything besides the rows.
+/// The data that texts need besides the rows.
 pub struct Surroundings {
     /// The site's names.
     pub compat: Compat,

@@ -237,7 +237,7 @@ pub fn parse_words(command: &str, words: &[String]) -> Result<SubmitFlags, Usage
 struct Lines {
     /// The options of its `#LATTICE` lines.
     lattice: Line,
-    /// Those of its `#SBATCH` lines.
+    /// The options of its `#SBATCH` lines.
     slurm: Vec<Given>,
     /// Whether it has `#SBATCH` lines, even if all of them are empty.
     has_slurm: bool,

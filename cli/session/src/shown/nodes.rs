@@ -98,7 +98,7 @@ fn conformance(report: &v1::Conformance, is_wide: bool) -> String {
     format!("{group}{nodes}{stale}{drifted}")
 }
 
-/// The memory domains of a node, and its memory behind CXL, as a line; empty if they are not known.
+/// The memory domains of a node, and its CXL memory, as a line; empty if they are not known.
 pub fn domains_text(n: &v1::Node) -> String {
     block(&[("Domains", locality(n).to_string())])
 }

@@ -129,7 +129,7 @@ pub fn tasks_table(ranges: &[v1::TaskRange], truncated: bool, size: TableSize) -
     table.on_screen(&[], &TASKS_FIT, size)
 }
 
-/// A range as a user types it, behind the group's id.
+/// A range as a user types it, after the group's id.
 pub fn range_name(group: &str, range: &v1::TaskRange) -> String {
     format!("{group}[{}]", run_of(range))
 }

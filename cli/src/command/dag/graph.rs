@@ -5,7 +5,7 @@
 //!                                            ↘ notify-failure [Pending]
 //! ```
 //!
-//! A step is drawn behind the first step that it depends on. Behind others it is named with an arrow up: ↑. A graph that
+//! A step is drawn after the first step that it depends on. After others it is named with an arrow up: ↑. A graph that
 //! would be wider than a screen, or very long, is a list by level instead: each step is one level below the lowest step
 //! that it depends on.
 
@@ -86,7 +86,7 @@ impl<'a> Graph<'a> {
         Some(text)
     }
 
-    /// Draws a step at the end of the line, and its children behind it: the first on the same line, the others on lines of
+    /// Draws a step at the end of the line, and its children after it: the first on the same line, the others on lines of
     /// their own. The width of a line bounds the recursion.
     fn draw_step(&self, number: usize, parent: Option<usize>, line: &mut String, text: &mut String) -> Option<()> {
         if parent.is_some_and(|parent| self.parents[number].first() != Some(&parent)) {

@@ -1,5 +1,6 @@
-//! What simulated agents have open besides their sessions: the watch that real agents of their role open, and the
-//! requests of a scheduler that waits for its lease. The contents of the watch are received and counted, not stored.
+//! The watch and the requests of simulated agents besides their sessions: the watch that real agents of their role open,
+//! and the requests of a scheduler that waits for its lease. The contents of the watch are received and counted, not
+//! stored.
 
 use super::counts::Counts;
 use lattice_ledger::SCHEDULER_LEASE;
