@@ -1,4 +1,4 @@
-//! Slurm's commands: `lattice` behaves as one of them if it is called by its name.
+//! Slurm's commands: `lattice` behaves as one of them if it is called by that command's name.
 
 mod arguments;
 mod cluster;

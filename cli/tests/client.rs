@@ -482,7 +482,7 @@ fn what_slurm_would_do_otherwise_is_refused_before_anything_is_sent() {
         assert_eq!(spec.constraints.nodes.len(), 2);
         assert!(spec.constraints.features.contains("gpu_type=a100") && spec.launch.shape.slurm_env, "{spec:?}");
         assert_eq!((spec.working_dir, spec.submit_dir), (dir.canonicalize().unwrap().join("sub"), Some(dir.canonicalize().unwrap())));
-        // The same number is the same time on the command line, and memory needs a unit there.
+        // On the command line, a number means the same time as in a script, but memory needs a unit.
         assert_eq!(submitted("", &["-t", "90"]).0, Some(0));
         let spec = lattice_api::spec::to_model(&scene.submitted.lock().unwrap().pop().unwrap().spec.unwrap()).unwrap();
         assert_eq!(spec.walltime.map(|time| time.as_secs()), Some(5400));

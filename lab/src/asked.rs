@@ -3,7 +3,7 @@
 //! ```text
 //!   told      "ready" from each process that listens; from the one that saves, before it answers: NOTICED SAVED,
 //!             in nanoseconds since 1970
-//!   save      the path of a file, written by the bench: this file is linked as the saved one; absent: a few bytes
+//!   save      written by the bench: the path of a file that is linked as the saved one; absent: a few bytes are saved
 //! ```
 //!
 //! All processes listen; the first one of each node saves and answers, at once.

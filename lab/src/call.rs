@@ -1,5 +1,5 @@
 //! `lattice-lab call`: calls of an agent's API with given bytes, one after the other. The agent sees the account of this
-//! process, so a test runs it as the user whom it plays.
+//! process, so a test runs it as the user that it simulates.
 //!
 //! Each line of the file names a method and its request in hexadecimal digits: `AllocationService/Get 0a04…`. Each line
 //! of the output has the method, the name of the status, and the first line of its message, separated by tabs. Of an
@@ -19,12 +19,12 @@ use tonic::{Code, Request, Status};
 
 /// How long one call may take until its answer begins.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long the first message of a stream that has begun is awaited: one that sends nothing yet was not refused.
+/// How long to wait for the first message of an open stream: a stream that sends nothing yet was not refused.
 const FIRST_MESSAGE_WAIT: Duration = Duration::from_secs(1);
 
-/// For how long after the first call one is made again that is answered with `Unavailable`.
+/// For how long after the first call a call is repeated if its answer is `Unavailable`.
 const RETRIES_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long after such an answer.
+/// The pause before it is repeated.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// The options of the calls.
@@ -57,7 +57,7 @@ async fn all(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The status of a call that is made until it is answered with something else than `Unavailable`, or until this moment.
+/// Repeats a call until its status is not `Unavailable`, or until this moment. Returns the last status.
 async fn repeated(channel: &Channel, path: &PathAndQuery, request: &[u8], retry_until: Instant) -> Status {
     loop {
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, call(channel.clone(), path.clone(), request.to_vec())).await;
@@ -94,7 +94,7 @@ fn bytes(digits: &str) -> Result<Vec<u8>> {
     digits.as_bytes().chunks(2).map(byte).collect::<Result<_>>().with_context(|| format!("{digits:?} is no request in hexadecimal digits"))
 }
 
-/// Messages as their bytes; what an answer says beside its status is not used.
+/// Requests as bytes; the contents of answers are discarded.
 struct Raw;
 
 impl Codec for Raw {

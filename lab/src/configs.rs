@@ -103,8 +103,8 @@ fn agent_alone(cluster: &Cluster, node: &Node, options: &Options, cgroup_root: &
     text
 }
 
-/// `base` with the settings of `more`, both in YAML: sections are merged, and anything else that `more` has replaces
-/// what `base` has in its place.
+/// `base` with the settings of `more`, both in YAML: sections are merged, and any other value of `more` replaces the
+/// value of `base`.
 pub fn merged(base: &str, more: &str) -> Result<String> {
     let mut all: Value = lattice_model::config::parse("base", base)?;
     merge(&mut all, lattice_model::config::parse("more", more)?);
@@ -122,7 +122,7 @@ fn merge(into: &mut Value, more: Value) {
     }
 }
 
-/// The beginning of the block.
+/// The beginning of the section `telemetry`.
 fn telemetry(listen: &str) -> String {
     format!("telemetry:\n  metrics_listen: {listen:?}\n")
 }

@@ -75,7 +75,7 @@ fn shims_of(cluster: &Cluster, node: &str) -> Vec<Shim> {
             Some(Shim { pid, start_ticks, run: Path::new(std::str::from_utf8(dir).ok()?).file_name()?.to_str()?.to_owned() })
         })
         .collect();
-    // A process that a shim has forked has its command line until it becomes a rank: the oldest one is the shim.
+    // A process that a shim forked has the shim's command line until it becomes a rank: the oldest one is the shim.
     shims.sort_by(|a, b| (&a.run, a.start_ticks, a.pid).cmp(&(&b.run, b.start_ticks, b.pid)));
     shims.dedup_by(|a, b| a.run == b.run);
     shims

@@ -1,8 +1,8 @@
 //! Checks whether a recorded history is linearizable: could each operation have happened at one moment between its call
 //! and its return, so that every answer is right?
 //!
-//! The search is porcupine's: Wing & Gong's (1993) with Lowe's memory (2017) of which operations were already placed
-//! with which state. Independent keys are checked separately, which keeps the search short. An operation without an
+//! The search is porcupine's: that of Wing & Gong (1993), with Lowe's cache (2017) of sets of placed operations and their
+//! states. Independent keys are checked separately, which keeps the search short. An operation without an
 //! answer may have happened at any moment after its call, or never; never is equivalent to happening after all others.
 
 use std::collections::{BTreeMap, HashSet};
@@ -42,7 +42,7 @@ pub struct Operation<I, O> {
 /// An operation of this model.
 pub type OperationOf<M> = Operation<<M as Model>::Input, <M as Model>::Output>;
 
-/// The first key for whose operations no order explains every answer.
+/// The first key with answers that no order of its operations explains.
 pub fn first_fault<M: Model>(history: &[OperationOf<M>]) -> Option<String> {
     let mut keys: BTreeMap<&str, Vec<&OperationOf<M>>> = BTreeMap::new();
     for operation in history {

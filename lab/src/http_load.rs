@@ -1,13 +1,13 @@
-//! A load of HTTP requests on a service whose endpoints change: what clients see that find it by its name.
+//! A load of HTTP requests on a service whose endpoints change, from clients that find the service by its name.
 //!
 //! ```text
 //!   agent ──lookup, every 200 ms──▶ list of endpoints ──round robin──▶ clients, each with one request at a time
 //! ```
 //!
-//! Each request is a connection of its own to a [`crate::http_server`]. A client uses a list for a short time only: a
-//! replica that is not on the newest list goes on for a while, and not for ever. Refused connections of an endpoint that
-//! has never accepted one are counted apart: it was listed too early. Every other request that is not answered with 200
-//! has failed, and so has a list without endpoints.
+//! Each request is a connection of its own to a [`crate::http_server`]. A client uses a list for a short time only,
+//! because a replica that left the list soon stops serving. Refused connections of an endpoint that has never accepted
+//! one are counted separately: it was listed too early. Every other request without an answer of 200 is a failure, and
+//! so is a list without endpoints.
 
 use crate::networks::Networks;
 use anyhow::{Context, Result, ensure};
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 const LOOKUP_INTERVAL: Duration = Duration::from_millis(200);
 /// Timeout of one lookup.
 const LOOKUP_MAX: Duration = Duration::from_secs(5);
-/// The age from which a list is not used any more. Less than a server goes on after it was asked to leave.
+/// The age from which a list is not used any more. A server that was asked to leave still serves for longer.
 const LIST_AGE_MAX: Duration = Duration::from_millis(800);
 /// How often a client looks for a new list when it has none that it may use.
 const LIST_POLL: Duration = Duration::from_millis(10);
@@ -48,18 +48,18 @@ pub struct Demand {
     pub pause: Duration,
 }
 
-/// What became of the requests so far.
+/// The results of the requests so far.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// How many were answered with 200.
     pub answered: u64,
-    /// How many were not.
+    /// How many failed.
     pub failed: u64,
-    /// Why: the first of them.
+    /// The errors of the first ones that failed.
     pub failures: Vec<String>,
     /// How many connections were refused by endpoints that had never accepted one since they were listed.
     pub not_yet: u64,
-    /// How many each replica answered, by what it says in its answers.
+    /// How many each replica answered, by the name in its answers.
     pub replicas: BTreeMap<String, u64>,
     /// How long answers took from the beginning of the connection, ascending; the first million.
     latencies: Vec<Duration>,
@@ -82,9 +82,9 @@ struct Shared {
 
 struct List {
     endpoints: Vec<String>,
-    /// Those that have accepted a connection since they were listed.
+    /// The endpoints that have accepted a connection since they were listed.
     ready: BTreeSet<String>,
-    /// When its lookup began: what was removed before is not in it.
+    /// When its lookup began: endpoints that were removed before are not in it.
     asked: Instant,
 }
 
@@ -93,8 +93,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Load {
-    /// Starts this many clients of a service, which the agent at `socket` finds. `networks`: those of the cluster, if its
-    /// daemons have some; requests then come from their hub.
+    /// Starts this many clients of a service, which the agent at `socket` finds. `networks`: the cluster's networks, if its
+    /// daemons have their own; requests then come from the hub.
     pub fn start(networks: Option<&Networks>, socket: &Path, service: &str, clients: usize, demand: Demand) -> Result<Self> {
         let shared = Arc::new(Shared {
             stops: AtomicBool::new(false),
@@ -107,7 +107,7 @@ impl Load {
         let (agent, service) = (format!("unix:{}", socket.display()), service.to_owned());
         let of_lookups = Arc::clone(&shared);
         let mut threads = vec![thread::spawn(move || runtime.block_on(of_lookups.look_up(&agent, &service)))];
-        // New threads are in the network of the one that starts them.
+        // New threads are in the network of the thread that starts them.
         let start_clients = || {
             let client = |_: usize| {
                 let shared = Arc::clone(&shared);
@@ -134,7 +134,7 @@ impl Load {
         *lock(&self.shared.demand) = demand;
     }
 
-    /// What became of the requests so far.
+    /// The results of the requests so far.
     pub fn report(&self) -> Report {
         let mut report = lock(&self.shared.report).clone();
         report.latencies.sort_unstable();
@@ -174,7 +174,7 @@ impl Shared {
         self.stops.load(Ordering::Relaxed)
     }
 
-    /// Looks the endpoints up until the load stops. Where the agent does not answer, the list gets old.
+    /// Looks the endpoints up until the load stops. While the agent does not answer, the list gets older.
     async fn look_up(&self, agent: &str, service: &str) {
         while !self.stops() {
             let _ = self.look_up_connected(agent, service).await;
@@ -201,7 +201,7 @@ impl Shared {
         if endpoints.is_empty() && list.is_some() {
             self.fail("the service has no endpoint any more".to_owned());
         }
-        // Until there are endpoints, the load has not begun.
+        // The load begins with the first list that has endpoints.
         if !endpoints.is_empty() || list.is_some() {
             let mut ready = list.take().map(|list| list.ready).unwrap_or_default();
             ready.retain(|endpoint| endpoints.contains(endpoint));
@@ -301,7 +301,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// What a request yields where the server sends this after it was asked.
+    /// The result of a request to a server that sends this answer.
     fn answered(answer: &'static str) -> Result<String> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = listener.local_addr().unwrap().to_string();

@@ -5,7 +5,7 @@
 //!   GET /burn/20     200, after 20 ms of processor time
 //!   GET /sleep/20    200, after 20 ms
 //!   GET /health      200; does not count as a request
-//!   SIGUSR1          it goes on until there was no request for --quiet-ms, then it ends with 0
+//!   SIGUSR1          it serves until there was no request for --quiet-ms, then it ends with 0
 //! ```
 //!
 //! The body says which replica answered. Each connection has one request, so every answer says `Connection: close`, and
@@ -72,7 +72,7 @@ struct Server {
     seen: Mutex<Seen>,
 }
 
-/// What it has seen of its clients.
+/// Counts of its requests.
 struct Seen {
     /// How many requests were answered.
     requests: u64,

@@ -40,7 +40,7 @@ pub fn exit_code() -> ExitCode {
     }
 }
 
-/// An error once a signal arrived: loops call it at each turn.
+/// An error once a signal arrived: loops call it in each iteration.
 pub fn check() -> Result<()> {
     match came() {
         Some(signal) => bail!("interrupted by signal {signal}"),

@@ -14,7 +14,7 @@
 //! | [`binaries`] | building and finding the programs |
 //! | [`process`] | processes that are identified by more than their pid |
 //! | [`cluster`] | the record of one lab cluster on disk |
-//! | [`up`], [`faults`], [`down`] | its life |
+//! | [`up`], [`faults`], [`down`] | starting, breaking and removing it |
 //! | [`hub`], [`networks`] | networks that can be cut |
 //! | [`small_disks`] | file systems that can be filled |
 //! | [`lattice`] | running the CLI |

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Whether `path` is on an ext4 without a journal. For each new file such a kernel examines every inode of its group
+/// Whether `path` is on an ext4 without a journal. For each new file, the kernel examines every inode of its group
 /// that was deleted in the last minutes (`recently_deleted` in `fs/ext4/ialloc.c`).
 pub fn is_without_journal(path: &Path) -> bool {
     let Ok(found) = std::fs::metadata(path) else { return false };
@@ -113,7 +113,7 @@ pub fn find(name: &str) -> Option<PathBuf> {
     })
 }
 
-/// The user's cache, where `.ci/run` installs what no package of the system has.
+/// The user's cache, where `.ci/run` installs programs that the system has no packages of.
 fn cache() -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))
@@ -188,7 +188,7 @@ pub fn return_freed_memory() {
     }
 }
 
-/// Resident memory of a process that is of no file, in bytes.
+/// Resident memory of a process that is not backed by a file, in bytes.
 pub fn anonymous_memory_of(pid: i32) -> Option<u64> {
     memory_field(&format!("/proc/{pid}/status"), "RssAnon:")
 }

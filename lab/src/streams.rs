@@ -46,7 +46,7 @@ pub struct Options {
 pub struct RankReport {
     /// From the first byte until rank 0 has the confirmation that every node has all of it.
     pub took_ms: Vec<f64>,
-    /// By node: the traffic of its network during all of these, including unrelated traffic.
+    /// By node: the traffic of its network during all measurements, including unrelated traffic.
     pub wire: BTreeMap<String, Wire>,
 }
 
@@ -68,7 +68,7 @@ pub fn run(options: &Options) -> Result<()> {
 
 /// The result of one rank.
 struct Passed {
-    /// Only of the root.
+    /// Only the root has them.
     took_ms: Vec<f64>,
     before: Wire,
 }

@@ -80,7 +80,7 @@ pub struct Options {
     pub keep: Option<PathBuf>,
 }
 
-/// Runs it; returns whether every promise held.
+/// Runs the torture; returns whether every promise held.
 pub fn run(options: &Options) -> Result<bool> {
     let scale = Scale { seed: options.seed, length_ms: options.minutes * 60_000, job_interval_ms: options.job_interval_ms };
     let plan = Plan::draw(scale);
@@ -209,7 +209,7 @@ fn look(stage: &Stage, driver: &Driver<'_>, collector: &mut Collector, facts: &m
     Ok(promises::check(facts))
 }
 
-/// Ends every fault, whatever the result of its own end was.
+/// Ends every fault again, even if the plan has ended it.
 fn heal(stage: &Stage) -> Result<()> {
     let (dir, cluster) = (&stage.dir, stage.cluster()?);
     for member in &cluster.members {

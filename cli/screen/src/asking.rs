@@ -1,4 +1,4 @@
-//! Carries out what the user asks for, one request after the other.
+//! Carries out the user's requests, one after the other.
 
 use super::events::{Change, Request};
 use super::refreshing::failure_line;
@@ -33,12 +33,12 @@ pub async fn answer_requests(
         let change = match Box::pin(carry_out(session, &mut client, explanation, &request)).await {
             Ok(change) => change,
             Err(failure) => {
-                // It may be the connection: the next request makes a new one.
+                // The connection may be broken: the next request makes a new one.
                 client = None;
                 Change::Done { request, result: Err(failure_line(&failure)) }
             }
         };
-        // The screen is gone only when this is, too.
+        // This fails only if the screen is gone, and then this task ends too.
         let _ = to.send(change).await;
     }
 }

@@ -38,7 +38,7 @@ impl Canvas<'_> {
         if self.is_coloured { Style::new().fg(colour) } else { Style::new() }
     }
 
-    /// Writes a text at a place; what lies beside the screen is left out.
+    /// Writes a text at a place; the part outside the screen is left out.
     fn put(&mut self, x: u16, y: u16, text: &str, style: Style) {
         if y < self.area.height && x < self.area.width {
             self.buffer.set_stringn(x, y, text, usize::from(self.area.width - x), style);

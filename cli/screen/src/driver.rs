@@ -20,7 +20,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 
-/// Reports and answers that wait for the screen; what sends them waits when there are more.
+/// Reports and answers that wait for the screen; their senders wait when there are more.
 const CHANGES_LEN_MAX: usize = 16;
 /// Pieces of typed input that wait.
 const INPUTS_LEN_MAX: usize = 16;

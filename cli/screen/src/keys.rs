@@ -1,5 +1,5 @@
-//! Typed keys, from the bytes that a raw terminal sends. Not by crossterm, whose reader spins for ever when the terminal
-//! is gone.
+//! Typed keys, from the bytes that a raw terminal sends. Crossterm is not used, because its reader spins for ever when
+//! the terminal is gone.
 
 /// A key that the screen knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub enum Key {
     Redraw,
 }
 
-/// The bytes of one sequence at most; what is longer is none.
+/// The most bytes of one sequence; longer input is not a sequence.
 const SEQUENCE_BYTES_MAX: usize = 32;
 
 /// Collects bytes until they are keys.
@@ -139,7 +139,7 @@ mod tests {
             Key::Char('j'),
         ];
         assert_eq!(KeyParser::default().feed(typed), want);
-        // A cut directly behind an escape is the key Escape.
+        // A cut directly after an escape makes it the key Escape.
         for cut in (1..typed.len()).filter(|cut| typed[cut - 1] != 0x1b) {
             let mut parser = KeyParser::default();
             let mut keys = parser.feed(&typed[..cut]);

@@ -47,7 +47,7 @@ pub enum QueueOrder {
 }
 
 impl QueueOrder {
-    /// The next one of the round.
+    /// The next order; the first follows the last.
     pub fn next(self) -> Self {
         match self {
             Self::Expected => Self::Newest,
@@ -57,7 +57,7 @@ impl QueueOrder {
         }
     }
 
-    /// For people.
+    /// Its description, for people.
     pub fn text(self) -> &'static str {
         match self {
             Self::Expected => "in the order in which work is expected to begin",
@@ -78,7 +78,7 @@ pub enum NodeOrder {
 }
 
 impl NodeOrder {
-    /// The next one of the round.
+    /// The next order; the first follows the last.
     pub fn next(self) -> Self {
         match self {
             Self::Name => Self::State,
@@ -87,7 +87,7 @@ impl NodeOrder {
         }
     }
 
-    /// For people.
+    /// Its description, for people.
     pub fn text(self) -> &'static str {
         match self {
             Self::Name => "by name",

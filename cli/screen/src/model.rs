@@ -98,12 +98,12 @@ impl Screen {
         (!rows.is_empty()).then(|| by_key.unwrap_or_else(|| cursor.at.min(rows.len() - 1)))
     }
 
-    /// The rows of a list that fit on the screen.
+    /// The number of rows of a list that fit on the screen.
     pub fn page_len(&self) -> usize {
         self.rows.saturating_sub(FRAME_LINES).max(1)
     }
 
-    /// The lines of the text that is read, as wide as the screen allows.
+    /// The lines of the shown text, as wide as the screen allows.
     pub fn text_lines(&self) -> Vec<String> {
         let Mode::Text { text, .. } = &self.mode else { return Vec::new() };
         let most = self.columns.saturating_sub(4).max(20);
@@ -111,7 +111,7 @@ impl Screen {
         text.lines().flat_map(whole).collect()
     }
 
-    /// The lines of a text that fit on the screen.
+    /// The number of lines of a text that fit on the screen.
     pub fn text_page_len(&self) -> usize {
         self.rows.saturating_sub(4).max(1)
     }
@@ -122,19 +122,19 @@ impl Screen {
         match self.tab {
             Tab::Queue => work.at,
             Tab::Nodes => nodes.at,
-            // The hours change slowly and are asked for rarely, so the queues decide.
+            // The hours change slowly and are requested rarely, so the time of the queue counts.
             Tab::Usage => usage.at.and(work.at),
             Tab::Alerts => nodes.at.min(work.at),
         }
     }
 
-    /// How old the shown tab is, in seconds, if it is older than refreshes explain.
+    /// How old the shown tab is, in seconds, if refreshes are overdue.
     pub fn stale_seconds(&self) -> Option<u64> {
         let age_ms = self.now.since_ms(self.reported_at()?);
         (age_ms > 3 * self.interval_ms + 2000).then_some(age_ms / 1000)
     }
 
-    /// Something happened.
+    /// Applies a change to the state.
     pub fn apply(&mut self, change: Change) {
         match change {
             Change::Tick(now) => {
@@ -148,7 +148,7 @@ impl Screen {
                 self.lost = None;
                 self.snapshot.nodes.set(at, nodes);
             }
-            // The answer to a question from before `a` was pressed.
+            // The request was sent before `a` was pressed.
             Change::Work(_, work) if work.all_users != self.all_users => {}
             Change::Work(at, work) => {
                 self.lost = None;
@@ -168,7 +168,7 @@ impl Screen {
                 }
                 let is_failure = result.is_err();
                 let (Ok(text) | Err(text)) = result;
-                // A refusal is read as a whole, with its remedy.
+                // A long refusal is shown in full, with its remedy.
                 if is_failure && text.chars().count() > self.columns && matches!(self.mode, Mode::Browse) {
                     self.mode = Mode::Text { title: "Not done".to_owned(), text: plain(&text), top: 0 };
                 } else {
@@ -228,7 +228,7 @@ impl Screen {
             Key::Char('s') => self.sort(),
             Key::Char('a') => {
                 self.all_users = !self.all_users;
-                // The rows of before are not what the screen says now.
+                // The old rows are of other users than the screen now says.
                 self.snapshot.work.value.allocations.clear();
                 self.say(if self.all_users { "work of all users" } else { "your own work" }, false);
                 return vec![Action::ShowUsers { all: self.all_users }];
@@ -253,7 +253,7 @@ impl Screen {
         Vec::new()
     }
 
-    /// Moves the selection from a place, by the length of a page.
+    /// Moves the selection. `to`: from the selected place and the length of a page to the new place.
     fn select(&mut self, to: impl Fn(usize, usize) -> usize) {
         let rows = self.list().rows;
         if let Some(at) = self.selected(&rows) {

@@ -1,8 +1,8 @@
 //! Fetches what the screen shows, again and again, over broken connections.
 //!
-//! Lists, not watches: only lists have the reasons, positions and expected starts, and the states from gossip when the
-//! quorum is gone. Their cost is bounded: at most [`ALLOCATIONS_MAX`] allocations, at most one refresh a second, and a
-//! refresh that took long is followed by a longer pause.
+//! It requests lists instead of watches: only lists have the reasons, positions and expected starts, and the states from
+//! gossip when the quorum is gone. Their cost is bounded: at most [`ALLOCATIONS_MAX`] allocations, at most one refresh a
+//! second, and a refresh that took long is followed by a longer pause.
 
 use super::events::Change;
 use super::snapshot::{NodeList, OwnUsage, Work};
@@ -23,16 +23,16 @@ use tokio::time::{Instant, sleep_until};
 const ALLOCATIONS_MAX: usize = 1000;
 /// The shortest time between the beginnings of two refreshes.
 const REFRESH_INTERVAL_MIN: Duration = Duration::from_secs(1);
-/// From the beginning of a refresh to the next one it takes at least so many times as long as that refresh took.
+/// The least time from the beginning of a refresh to the next one, in multiples of the duration of the refresh.
 const SPACING_FACTOR: u32 = 5;
-/// The hours of use are asked for no more often.
+/// The least time between two requests for the hours of use.
 const USAGE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What the refreshes are for: a change of it starts one at once.
+/// The part of the screen's state that starts a refresh when it changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {
     pub all_users: bool,
-    /// Raised when the user changed something, whose effect is to be seen soon.
+    /// Raised when the user changed something, so that the effect is shown soon.
     pub changes: u64,
 }
 
@@ -47,7 +47,7 @@ pub struct Refreshing<'a> {
 }
 
 impl<'a> Refreshing<'a> {
-    /// With a connection that exists.
+    /// Begins with an existing connection.
     pub fn new(session: &'a Session, interval: Duration, client: Client, view: watch::Receiver<View>, to: mpsc::Sender<Change>) -> Self {
         Self { session, interval, client: Some(client), view, to, usage_at: None }
     }
@@ -70,7 +70,7 @@ impl<'a> Refreshing<'a> {
     }
 
     async fn send(&self, change: Change) {
-        // The screen is gone only when this is, too.
+        // This fails only if the screen is gone, and then this task ends too.
         let _ = self.to.send(change).await;
     }
 
@@ -95,7 +95,7 @@ impl<'a> Refreshing<'a> {
         Ok(())
     }
 
-    /// Work with nodes first, so that a long queue does not hide it.
+    /// Fetches work with nodes first, so that a long queue does not hide it.
     async fn work(&mut self, client: &Client) -> Result<Work, Failure> {
         let all_users = self.view.borrow_and_update().all_users;
         let of = |states: [AllocationState; 2]| v1::ListAllocationsRequest {
@@ -121,7 +121,7 @@ impl<'a> Refreshing<'a> {
             let request = v1::GetTenantUsageRequest { tenant, project: String::new(), days: 0 };
             match answer(client.admin().get_tenant_usage(request)).await {
                 Ok(of_tenant) => usage.push(OwnUsage { of: UsageOf::Tenant, usage: of_tenant }),
-                // The settings name a tenant of which nothing is known, or whose use is not for this user.
+                // The settings name an unknown tenant, or one whose use this user may not see.
                 Err(failure) if [Exit::NotFound as u8, Exit::Refused as u8].contains(&failure.exit()) => {}
                 Err(failure) => return Err(failure),
             }

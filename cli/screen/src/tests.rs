@@ -82,7 +82,7 @@ fn screen() -> Screen {
     screen
 }
 
-/// The lines of the screen, without what is blank at their ends.
+/// The lines of the screen, without blanks at their ends.
 fn shown(screen: &mut Screen, columns: u16, rows: u16) -> Vec<String> {
     screen.apply(Change::Size { columns, rows });
     let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();

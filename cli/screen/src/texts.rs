@@ -114,7 +114,7 @@ fn asked_text(asked: &Request) -> String {
     }
 }
 
-/// What is shown in place of rows.
+/// The text that is shown instead of rows.
 pub fn empty_text(screen: &Screen) -> &'static str {
     let is_waiting = screen.reported_at().is_none() || screen.snapshot.work.value.all_users != screen.all_users;
     match screen.tab {

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn each_ranks_end_is_told_once() {
+    fn each_ranks_end_is_listed_once() {
         let text = table(Format::Table);
         assert_eq!(
             text,

@@ -3,7 +3,7 @@
 //! ```text
 //!   Submit, for an own job: sent together with the requests below, which the agent delays until the job exists
 //!   Logs (follow) ─▶ Screen ─▶ stdout, stderr      connection lost ─▶ connect again, and continue at the same position
-//!   Watch ─────────▶ the last state ─▶ exit code   Ctrl-C, for an own job ─▶ Cancel, and follow on to the end
+//!   Watch ─────────▶ the last state ─▶ exit code   Ctrl-C, for an own job ─▶ Cancel, and follow it to its end
 //!     for an own job, the head's report that its command has ended is enough: we do not wait for the quorum
 //!   LaunchInput ◀── keys or standard input, while it runs, if it has a terminal or reads input
 //! ```
@@ -120,8 +120,7 @@ pub async fn follow(
 enum Cancellation {
     No,
     /// The request is sent on each connection until an agent accepts it. `code`: the exit code of a shell for the
-    /// signal.
-    /// `stops`: stop following as soon as it is accepted.
+    /// signal. `stops`: stop following as soon as it is accepted.
     Wanted {
         code: u8,
         stops: bool,
@@ -144,7 +143,7 @@ struct Following<'a> {
     submitted: watch::Sender<bool>,
     /// Reports what the allocation waits for, if it was submitted elsewhere or earlier.
     waiting: WaitReporter,
-    /// What was reported as Slurm's `srun` does; `None`: reports are Lattice's own.
+    /// The state of reports in the form of Slurm's `srun`; `None`: reports have Lattice's own form.
     srun: Option<SrunReports>,
     /// Whether the nodes of the own job are known.
     placed: watch::Sender<bool>,
@@ -253,7 +252,7 @@ impl Following<'_> {
         }
     }
 
-    /// Reports, as `srun` does, that the job waits no more, and completes what names of files need.
+    /// Reports, as `srun` does, that the job does not wait any more, and records its nodes for the names of files.
     fn record_nodes(&self, allocation: &v1::Allocation) {
         if allocation.state == "Pending" || allocation.nodes.is_empty() {
             return;
@@ -267,7 +266,7 @@ impl Following<'_> {
         self.placed.send_replace(true);
     }
 
-    /// Waits until the names of files can be made.
+    /// Waits until all values in the names of files are known.
     async fn wait_for_names(&self) {
         if self.screen.borrow().lacks_number() {
             self.wait_for_submission().await;
@@ -336,7 +335,7 @@ impl Following<'_> {
         }
     }
 
-    /// Submits the job, unless that was done, and remembers it as `@last`.
+    /// Submits the job, unless it was submitted already, and remembers it as `@last`.
     async fn submit(&self, client: &Client) -> Result<(), Failure> {
         if let Some(request) = self.submission.as_ref().filter(|_| !self.is_submitted()) {
             let submitted = Box::pin(answer(client.allocations().submit(request.clone()))).await?;
@@ -355,7 +354,7 @@ impl Following<'_> {
     }
 
     /// The opened stream. If it could not be opened, waits for the answer to the submission first, because a refused
-    /// submission has the better reason.
+    /// submission has the more useful error.
     async fn open_stream<T>(&self, answered: Result<Response<T>, Status>) -> Result<T, Failure> {
         if answered.is_err() {
             self.wait_for_submission().await;

@@ -1,11 +1,11 @@
-//! The present time, and the time zone of who types: that of this process (TZ, else /etc/localtime).
+//! The present time, and the user's time zone: that of this process (TZ, else /etc/localtime).
 
 use lattice_cli_syntax::civil::{Civil, Clock, of_utc};
 use lattice_model::millis;
 use lattice_model::time::Timestamp;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The clock of who types.
+/// The user's clock.
 pub fn local_clock() -> Clock {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Clock { now: Timestamp(millis(now)), to_utc, to_local }
@@ -23,7 +23,7 @@ fn to_utc(civil: &Civil) -> Option<Timestamp> {
     tm.tm_mon = of(civil.month)? - 1;
     tm.tm_mday = of(civil.day)?;
     (tm.tm_hour, tm.tm_min, tm.tm_sec) = (of(civil.hour)?, of(civil.minute)?, of(civil.second)?);
-    // Whether it is summer time is not known.
+    // The library finds out whether it is summer time.
     tm.tm_isdst = -1;
     // SAFETY: `tm` is valid for reading and writing.
     let seconds = unsafe { libc::mktime(&raw mut tm) };
@@ -53,7 +53,7 @@ fn to_local(at: Timestamp) -> Civil {
 mod tests {
     use super::*;
 
-    /// In whatever zone the test runs; in summer time as well as not.
+    /// This holds in any zone in which the test runs, in summer time and in winter time.
     #[test]
     fn the_time_of_a_zone_is_found_again() {
         for at in [1_772_704_812_000, 1_782_704_812_000].map(Timestamp) {

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_place_of_each_stream_is_kept_and_those_of_an_earlier_attempt_are_not() {
+    fn the_last_position_of_each_stream_is_kept_until_a_new_attempt() {
         let mut received = Received::default();
         assert!(received.is_empty());
         let chunk =

@@ -18,7 +18,7 @@ pub enum Target {
     Own,
     /// Nowhere.
     Nowhere,
-    /// That of one rank to the same stream of this process, that of the others nowhere.
+    /// The output of one rank to the same stream of this process, the output of the others nowhere.
     Rank(u32),
     /// To files.
     File(FileName),
@@ -59,7 +59,7 @@ pub struct Redirection {
     append: bool,
     dir: PathBuf,
     job: JobValues,
-    /// Of files that several ranks share, if lines begin with their rank.
+    /// For files that several ranks share, if lines begin with their rank.
     labeller: Option<Labeller>,
     begun: BTreeSet<PathBuf>,
     /// The number of the launch, once it is known.
@@ -67,7 +67,7 @@ pub struct Redirection {
 }
 
 impl Redirection {
-    /// `append`: files that exist are continued. `label`: lines in files that ranks share begin with their rank.
+    /// `append`: keeps the contents of files that exist. `label`: lines in files that ranks share begin with their rank.
     pub fn new(stdout: Target, stderr: Target, append: bool, label: bool, dir: PathBuf, job: JobValues) -> Self {
         let labeller = label.then(|| Labeller::new(Marks { time: false, rank: true }));
         Self { stdout, stderr, append, dir, job, labeller, begun: BTreeSet::new(), launch: None }
@@ -159,8 +159,7 @@ impl Redirection {
         Ok(())
     }
 
-    /// Writes incomplete last lines, and makes the files to which no rank wrote, as far as their names do not depend on a
-    /// rank.
+    /// Writes incomplete last lines, and makes the files to which no rank wrote, unless their names depend on a rank.
     pub fn finish(&mut self) -> Result<(), Failure> {
         let rest = self.labeller.as_mut().map(Labeller::finish).unwrap_or_default();
         for (stderr, rest) in [(false, rest.0), (true, rest.1)] {

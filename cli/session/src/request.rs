@@ -1,4 +1,4 @@
-//! What a submission sends: the program, the environment, and the specification with both.
+//! The content of a submission: the program, the environment, and the specification with both.
 
 mod program;
 mod specification;

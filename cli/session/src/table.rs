@@ -10,7 +10,7 @@ pub const NOTHING: &str = "—";
 const CONTINUED: &str = "    ";
 /// The least characters of a line of an [`entry`].
 const ENTRY_LEAST: usize = 24;
-/// No column is made narrower than this only because the screen is narrow.
+/// The least characters of a column on a narrow screen.
 const COLUMN_LEAST: usize = 6;
 
 /// A table with a heading. Columns are two spaces apart; the last one is not padded.
@@ -77,7 +77,7 @@ impl<'a> Table<'a> {
             for row in 0..parts.iter().map(Vec::len).max().unwrap_or(0) {
                 let cells = parts.iter().zip(&columns).map(|(part, &column)| {
                     let part = part.get(row).map_or("", String::as_str);
-                    // The heading is no state.
+                    // Only states have colours, not the heading.
                     let codes = colour::codes(self.heading[column], &line[column]).filter(|_| has_colours && number > 0);
                     padded(part, widths[column], codes)
                 });
@@ -131,7 +131,7 @@ fn squeeze(columns: &[usize], widths: &mut [usize], most: usize) {
     }
 }
 
-/// A text with spaces to this width, and with codes that have no width.
+/// A text with spaces to this width, between codes of a colour, which have no width.
 fn padded(text: &str, width: usize, codes: Option<(&str, &str)>) -> String {
     match codes.filter(|_| !text.is_empty()) {
         Some((before, after)) => format!("{before}{text}{after}{:1$}", "", width.saturating_sub(text.chars().count())),

@@ -1,5 +1,5 @@
-//! Asks what a number in brackets behind an id names, as in `ID[7]`: a task of a task group, or a replica of a scaled
-//! service. Asks for one task.
+//! Finds out what a number in brackets after an id names, as in `ID[7]`: a task of a task group, or a replica of a scaled
+//! service. Also fetches one task.
 
 use crate::failure::{Exit, Failure};
 use crate::session::answer;
@@ -15,8 +15,8 @@ pub enum Numbered {
     Replica { key: String },
 }
 
-/// What a number in brackets behind this key names. An allocation that has neither tasks nor replicas is taken for a task
-/// group: the agent says that it is none.
+/// What a number in brackets after this key names. An allocation that has neither tasks nor replicas counts as a task
+/// group: the agent then reports that it is none.
 ///
 /// # Errors
 /// The agent refuses, or there is no such allocation.
@@ -28,7 +28,7 @@ pub async fn find_numbered(client: &Client, key: String, index: u32, stale: bool
     }
 }
 
-/// Whether it is a scaled service.
+/// Whether the allocation is a scaled service.
 ///
 /// # Errors
 /// As [`find_numbered`].

@@ -37,8 +37,8 @@ pub fn has_steps(job: &Job) -> bool {
         && (job.start_ms().is_some() || job.task().is_some())
 }
 
-/// The lines of these jobs. `with_steps`: also the steps of each job that has begun. `known`: those of a job; `None`: nobody
-/// says which it has, and there is a line for its script.
+/// The lines of these jobs. `with_steps`: also the steps of each job that has begun. `known`: the steps of a job; `None`:
+/// they are unknown, and there is a line for its script.
 pub fn lines(jobs: Vec<Job>, with_steps: bool, known: impl Fn(&Job) -> Option<Vec<v1::JobStep>>) -> Vec<Line> {
     let mut lines = Vec::with_capacity(jobs.len());
     for job in jobs {
@@ -61,7 +61,7 @@ impl Line {
         }
     }
 
-    /// Whether what was measured of the job is about this line: launches are not measured one by one.
+    /// Whether the job's measurements are about this line: single launches are not measured.
     fn is_measured(&self) -> bool {
         self.job.task().is_none() && self.step.as_ref().is_none_or(|row| row.step.is_entry)
     }
@@ -76,7 +76,7 @@ impl Line {
         self.step.as_ref().map(text).unwrap_or_default()
     }
 
-    /// Such as `COMPLETED`, or `CANCELLED by 1000`.
+    /// Its state, such as `COMPLETED` or `CANCELLED by 1000`.
     fn state_text(&self, context: &Context<'_>) -> String {
         if let Some(row) = &self.step {
             return row.state().name().to_owned();
@@ -149,7 +149,7 @@ const fn empty(name: &'static str, width: usize) -> ListField<Line> {
     field(name, width, |_, _| String::new())
 }
 
-/// The fields of sacct, in its order. What Lattice does not know is empty.
+/// The fields of sacct, in its order. Fields that Lattice does not know are empty.
 pub const ACCOUNT_FIELDS: &[ListField<Line>] = &[
     field("Account", 10, |line, c| line.job.account(c).to_owned()),
     empty("AdminComment", 19),

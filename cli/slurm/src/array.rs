@@ -6,7 +6,7 @@ use lattice_api::v1;
 use lattice_model::{AllocationState, IndexRun, TaskGroup, TaskIndices};
 use std::rc::Rc;
 
-/// The indices of a group, without its limit; `None`: it is none, or a list has shortened them.
+/// The indices of a group, without its limit; `None`: it is no group, or a list has shortened them.
 pub fn indices(a: &v1::Allocation) -> Option<TaskIndices> {
     TaskGroup::parse(&a.task_group).ok().map(|group| group.indices)
 }
@@ -24,13 +24,13 @@ pub fn number_count(a: &v1::Allocation) -> u64 {
     count.unwrap_or(1)
 }
 
-/// Whether tasks of it may be in different states, so that its ranges are needed.
+/// Whether its tasks may be in different states, so that its ranges are needed.
 pub fn has_begun(a: &v1::Allocation) -> bool {
     is_array(a) && !matches!(state_from_name(&a.state), Ok(AllocationState::Pending)) && a.number > 0
 }
 
-/// The rows of an allocation. `ranges`: its tasks, if it is a group of which some have begun. `each`: also a row for each
-/// task that waits.
+/// The rows of an allocation. `ranges`: its tasks, if it is a group and some of them have begun. `each`: also a row for
+/// each task that waits.
 pub fn rows(allocation: v1::Allocation, ranges: &[v1::TaskRange], each: bool) -> Vec<Job> {
     let allocation = Rc::new(allocation);
     let whole = |allocation: &Rc<v1::Allocation>| Job { allocation: Rc::clone(allocation), part: Part::Whole, recorded: None };

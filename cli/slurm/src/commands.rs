@@ -9,7 +9,7 @@ pub const COMMANDS: [&str; 14] = [
 /// The version of Slurm whose options and formats the commands have.
 pub const SLURM_VERSION: &str = "24.11.0";
 
-/// What `--version` prints. Programs look for the three numbers behind `slurm`.
+/// The text of `--version`. Programs look for the three numbers after `slurm`.
 pub fn version_line(lattice_version: &str) -> String {
     format!("slurm {SLURM_VERSION} (lattice {lattice_version})\n")
 }

@@ -109,7 +109,7 @@ impl<R: 'static> Layout<R> {
         self.columns.iter().map(|column| column.field)
     }
 
-    /// Makes the columns of these letters as wide as their longest text, which Slurm writes as `%#P`.
+    /// Makes the columns of this letter as wide as their longest text, which Slurm writes as `%#P`.
     pub fn widen(&mut self, letter: char, rows: &[R], context: &Context<'_>) {
         for column in self.columns.iter_mut().filter(|column| column.field.letter == Some(letter)) {
             let longest = rows.iter().map(|row| (column.field.value)(row, context).chars().count()).max().unwrap_or(0);
@@ -148,7 +148,7 @@ fn all<R: 'static>(fields: &'static [Field<R>], suffix: &str) -> Vec<Column<R>> 
     lettered.into_iter().enumerate().map(column).collect()
 }
 
-/// Names are the same in any case, and with or without `-` and `_`.
+/// Whether two names are the same, regardless of case, `-` and `_`.
 fn same_name(a: &str, b: &str) -> bool {
     let letters = |text: &str| text.chars().filter(|c| !matches!(c, '-' | '_')).map(|c| c.to_ascii_lowercase()).collect::<String>();
     letters(a) == letters(b)
@@ -187,7 +187,7 @@ pub(crate) fn fitted(line: &mut String, text: &str, width: Option<usize>, is_rig
 pub struct SortKey {
     /// The letter of the field.
     pub letter: char,
-    /// The greatest first.
+    /// Whether the greatest comes first.
     pub is_descending: bool,
 }
 
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn sorting_has_an_order_each() {
+    fn each_sort_key_has_a_direction() {
         let keys = sort_keys("P,t,-p", |c| "Ptp".contains(c)).unwrap();
         assert_eq!(keys.iter().map(|key| (key.letter, key.is_descending)).collect::<Vec<_>>(), [('P', false), ('t', false), ('p', true)]);
         assert_eq!(sort_keys("#P,+t", |_| true).unwrap().len(), 2);

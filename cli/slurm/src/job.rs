@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 /// The preemption class of work that names none.
 const CLASS_DEFAULT: u8 = 5;
-/// The code that Slurm reports for a job that had too little memory, as its signal.
+/// Slurm reports this number as the signal of a job that had too little memory.
 const MEMORY_SIGNAL: i32 = 125;
 
 /// Whether an allocation is a task group, which is an array in Slurm's words.
@@ -23,11 +23,11 @@ pub fn is_array(a: &v1::Allocation) -> bool {
 /// A row.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// What the agent knows of it. Of an array, all rows share it.
+    /// The job as the agent reports it; all rows of an array share it.
     pub allocation: Rc<v1::Allocation>,
     /// Which part of it this row is about.
     pub part: Part,
-    /// Of ended work from the accounting store, what only the store knows.
+    /// For ended work from the accounting store: the values that only the store has.
     pub recorded: Option<Box<Recorded>>,
 }
 
@@ -58,7 +58,7 @@ pub struct Task {
     pub reason: String,
     /// Its exit code.
     pub exit_code: Option<i32>,
-    /// The nodes of the lanes that ran it, the latest last; empty: not asked for.
+    /// The nodes of the lanes that ran it, the latest last; empty: not requested.
     pub nodes: Vec<String>,
 }
 
@@ -76,9 +76,9 @@ impl Task {
 pub struct Recorded {
     /// The number of its user.
     pub uid: u32,
-    /// A hostlist.
+    /// Its nodes as a hostlist.
     pub nodes: String,
-    /// How many they were.
+    /// The number of these nodes.
     pub node_count: u32,
     /// Cores × milliseconds of all attempts.
     pub core_ms: u64,
@@ -125,7 +125,7 @@ impl Job {
         }
     }
 
-    /// Such as `12`, `12_3` or `12_[3-99%20]`.
+    /// Its id, such as `12`, `12_3` or `12_[3-99%20]`.
     pub fn id_text(&self) -> String {
         let number = self.allocation.number;
         match &self.part {
@@ -153,8 +153,8 @@ impl Job {
         }
     }
 
-    /// The files of its user as absolute paths, their patterns replaced. A name with a pattern that differs between nodes,
-    /// ranks or tasks stays as it is.
+    /// Its files of output and input as absolute paths. Patterns are replaced, except in a name with a pattern that
+    /// differs between nodes, ranks or tasks.
     pub fn files(&self) -> v1::OutputFiles {
         let a = &self.allocation;
         let index = self.task().map(|task| task.index);
@@ -219,7 +219,7 @@ impl Job {
         }
     }
 
-    /// As Slurm writes it: `0:0`.
+    /// The exit code and the signal as Slurm writes them: `0:0`.
     pub fn exit_text(&self) -> String {
         let (code, signal) = self.exit();
         format!("{code}:{signal}")
@@ -247,7 +247,7 @@ impl Job {
                 hostlist::in_order(&recorded.nodes).unwrap_or_default().iter().map(|node| node.as_str().to_owned()).collect()
             }
             (Part::Waiting { .. }, None) => Vec::new(),
-            // An empty name is of a node that is not known any more.
+            // The name is empty if the node is not known any more.
             (Part::Task(task), None) => task.nodes.last().filter(|node| !node.is_empty()).cloned().into_iter().collect(),
             (Part::Whole, None) => self.allocation.nodes.clone(),
         }
@@ -284,7 +284,7 @@ impl Job {
         if whole > 0 { whole } else { u64::from(self.task_count()) }
     }
 
-    /// The memory that it has or wants on all nodes, in bytes; 0: all of them, whose size is not known.
+    /// The memory that it has or wants on all nodes, in bytes; 0: all memory of nodes that are not known yet.
     pub fn memory_bytes(&self, context: &Context<'_>) -> u64 {
         match &self.allocation.share {
             Some(share) => share.memory_bytes.saturating_mul(u64::from(self.node_count())),
@@ -360,7 +360,7 @@ impl Job {
         Some(self.allocation.walltime_seconds).filter(|seconds| *seconds > 0)
     }
 
-    /// The greatest is served first; work that is held has 0.
+    /// Its priority: the greatest is served first, and held work has 0.
     pub fn priority(&self) -> u64 {
         match self.state() {
             JobState::Pending | JobState::Suspended if self.allocation.held => 0,

@@ -33,8 +33,8 @@ const fn named(name: &'static str, heading: &'static str, value: fn(&Job, &Conte
     Field { letter: None, name, heading, value }
 }
 
-/// The fields of squeue. What Lattice does not have, or a site hides, is shown as Slurm shows what is not set: programs count
-/// columns.
+/// The fields of squeue. A value that Lattice does not have, or a site hides, is shown as Slurm shows an unset one, because
+/// programs count columns.
 pub const JOB_FIELDS: &[Field<Job>] = &[
     both('a', "Account", "ACCOUNT", |job, c| or_null(job.account(c))),
     both('A', "JobID", "JOBID", |job, _| job.number().to_string()),
@@ -169,7 +169,7 @@ pub const JOB_FIELDS: &[Field<Job>] = &[
 
 /// The fields of waiting jobs that need the scheduler's outlook: reasons, priorities and expected times.
 pub const OUTLOOK_LETTERS: [char; 6] = ['r', 'R', 'p', 'Q', 'S', 'e'];
-/// The fields that an agent sends for one job at a time alone: lists do not have them.
+/// The fields that an agent sends only for a single job: lists do not have them.
 pub const DETAIL_LETTERS: [char; 3] = ['o', 'Z', 'E'];
 /// The same among the fields without a letter.
 pub const DETAIL_NAMES: [&str; 3] = ["STDOUT", "STDERR", "STDIN"];
@@ -183,7 +183,7 @@ pub fn eligible_ms(job: &Job) -> u64 {
     timed(job, |timing| timing.begin_ms).unwrap_or(0).max(job.allocation.submitted_at_ms)
 }
 
-/// What it still depends on, as Slurm writes it: `afterok:12(unfulfilled)`. Lattice names other work by its id.
+/// Its unmet dependencies, as Slurm writes them: `afterok:12(unfulfilled)`. Lattice names other work by its id.
 pub fn dependency_text(job: &Job) -> String {
     let open = job.allocation.dependencies.iter().filter(|on| !on.met);
     let texts = open.map(|on| {
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn start_times_come_first_come_first() {
+    fn sooner_starts_come_first_and_unknown_ones_last() {
         let later = v1::Allocation { expected_start_ms: Some(NOW + 60_000), ..pending(14, 1) };
         let sooner = v1::Allocation { expected_start_ms: Some(NOW), ..pending(15, 2) };
         let lines = shown(vec![pending(13, 3), later, sooner], &Layout::of_letters("%i %S", JOB_FIELDS).unwrap(), "S");

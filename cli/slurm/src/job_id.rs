@@ -10,7 +10,7 @@ use thiserror::Error;
 /// A job, or some of its tasks, or one of its steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobId {
-    /// What names the job in a request: its number, or an id of Lattice or its beginning, or `@last`.
+    /// The name of the job in a request: its number, or an id of Lattice or its beginning, or `@last`.
     pub key: String,
     /// The tasks of a job array; `None`: all of it.
     pub tasks: Option<TaskIndices>,
@@ -25,7 +25,7 @@ pub struct JobId {
 pub enum Step {
     /// The script itself.
     Batch,
-    /// What runs beside the steps in an allocation of `salloc`.
+    /// The processes beside the steps in an allocation of `salloc`.
     Extern,
     /// A launch, by Slurm's number, which begins at 0.
     Number(u32),

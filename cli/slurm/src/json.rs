@@ -185,7 +185,7 @@ fn accounted(job: &Job, context: &Context<'_>) -> Value {
 
 fn step(row: &StepRow, context: &Context<'_>) -> Value {
     let job = &row.job;
-    // What was measured is of the whole job.
+    // Measurements are of the whole job.
     let peak = job.allocation.memory_peak_bytes.filter(|_| row.step.is_entry).unwrap_or(0);
     let time = match row.step.is_entry {
         true => times(job, context),

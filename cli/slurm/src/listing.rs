@@ -25,7 +25,7 @@ pub const fn field<R: 'static>(name: &'static str, width: usize, value: fn(&R, &
 /// The form of the lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// In columns. What is too long for its column ends in `+`.
+    /// In columns. A text that is too long for its column ends in `+`.
     Columns,
     /// Separated by this text. `ends`: also at the end of a line.
     Separated {
@@ -57,8 +57,8 @@ pub struct Listing<R: 'static> {
 }
 
 impl<R: 'static> Listing<R> {
-    /// Reads `JobID%20,State,nodelist%-30`. A name may be shortened: the first field that begins so is meant. `ALL` means all
-    /// fields.
+    /// Reads `JobID%20,State,nodelist%-30`. A name may be shortened: it means the first field that begins with it. `ALL` means
+    /// all fields.
     ///
     /// # Errors
     /// It names a field that does not exist.

@@ -29,7 +29,7 @@ pub struct Part {
 /// The configuration cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum MultiProgError {
-    /// A line has no ranks, or none that are a list.
+    /// A line does not begin with a list of ranks.
     #[error("line {0}: {1:?} are no ranks: write 0, 1-3, 0,4-6 or *")]
     Ranks(usize, String),
     /// A line has no program.
@@ -41,10 +41,10 @@ pub enum MultiProgError {
     /// Two lines name the same rank.
     #[error("task {0} is in two lines")]
     Twice(u32),
-    /// No line names a rank.
+    /// No line names this rank.
     #[error("No executable program specified for task {0}")]
     Missing(u32),
-    /// No line names a rank at all.
+    /// No line names any rank.
     #[error("it names no program")]
     Empty,
     /// The number of ranks cannot be known.

@@ -30,7 +30,7 @@ pub struct State {
 }
 
 impl State {
-    /// Of a node.
+    /// The state of a node.
     pub fn of(node: &v1::Node) -> Self {
         let state = NodeState::from_name(&node.state);
         let has_work = !node.allocations.is_empty();
@@ -139,7 +139,7 @@ pub fn drained_by(node: &v1::Node) -> Option<&str> {
     node.holds.first().and_then(|hold| hold_parts(hold).0)
 }
 
-/// Who set a hold, and why: of `cordon by ada since 2026-03-05T10:00:12.034Z: fan`.
+/// Who set a hold, and why: parts of a text such as `cordon by ada since 2026-03-05T10:00:12.034Z: fan`.
 fn hold_parts(hold: &str) -> (Option<&str>, &str) {
     let by = hold.split_once(" by ").map(|(_, rest)| rest.split([' ', ':']).next().unwrap_or(rest));
     let reason = hold.split_once(": ").map_or(hold, |(_, reason)| reason);
@@ -151,7 +151,7 @@ pub fn gres(gpus: u32) -> String {
     if gpus == 0 { crate::units::NULL.to_owned() } else { format!("gpu:{gpus}") }
 }
 
-/// The number of a node's sockets; of a node whose sockets are not known, that of its memory domains.
+/// The number of a node's sockets; if it is not known, the number of its memory domains.
 pub fn sockets(node: &v1::Node) -> u32 {
     let known = if node.sockets > 0 { node.sockets } else { u32::try_from(node.domains.len()).unwrap_or(1) };
     known.max(1)

@@ -11,7 +11,7 @@ use std::rc::Rc;
 pub struct Partition {
     /// Its name.
     pub name: String,
-    /// Whether work that names none is of it.
+    /// Whether work that names no partition belongs to it.
     pub is_default: bool,
     /// The vCluster.
     pub vcluster: v1::VCluster,
@@ -19,7 +19,7 @@ pub struct Partition {
     pub nodes: Vec<Rc<v1::Node>>,
 }
 
-/// The partitions: the default one first, then by name. Several names of a site may be of one vCluster.
+/// The partitions: the default one first, then by name. A site may have several partitions for one vCluster.
 pub fn partitions(vclusters: &[v1::VCluster], nodes: &[Rc<v1::Node>], compat: &Compat) -> Vec<Partition> {
     let default = compat.default_partition.clone().unwrap_or_else(|| compat.partition_of(DEFAULT_VCLUSTER).to_owned());
     let mut found = Vec::new();

@@ -5,7 +5,7 @@ use crate::units::listed;
 use lattice_model::spec::PREEMPTION_CLASS_DEFAULT;
 use thiserror::Error;
 
-/// What is shown.
+/// The kind of record that is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entity {
     /// Accounts: tenants.
@@ -51,12 +51,12 @@ impl Entity {
     }
 }
 
-/// What is asked for.
+/// A parsed `show`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
     /// What is shown.
     pub entity: Entity,
-    /// Only these names of it; empty: all.
+    /// Only records with these names; empty: all.
     pub names: Vec<String>,
     /// Only these users; empty: all.
     pub users: Vec<String>,
@@ -73,10 +73,10 @@ pub struct Query {
 /// The words cannot be understood.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum QueryError {
-    /// Nothing is named that can be shown.
+    /// The words name no entity.
     #[error("No valid entity in list command")]
     NoEntity,
-    /// Something is named that is not there.
+    /// There is no entity with this name.
     #[error("\"{0}\" is not shown: user, account, association, qos and cluster are")]
     Entity(String),
     /// A condition that has no meaning here.
@@ -85,10 +85,10 @@ pub enum QueryError {
 }
 
 impl Query {
-    /// Reads what follows `show`, such as `user ada format=account%20`.
+    /// Reads the words after `show`, such as `user ada format=account%20`.
     ///
     /// # Errors
-    /// It names nothing that can be shown, or a condition that does not exist.
+    /// The words name no entity, or a condition that does not exist.
     pub fn parse(words: &[String], with_associations: bool) -> Result<Self, QueryError> {
         let (entity, rest) = words.split_first().ok_or(QueryError::NoEntity)?;
         let entity = Entity::named(entity).ok_or_else(|| QueryError::Entity(entity.clone()))?;
@@ -131,7 +131,7 @@ impl Query {
     }
 }
 
-/// A line. What it does not concern is empty.
+/// A line. Fields that do not concern its entity are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
     /// The name of a QOS.
@@ -154,7 +154,7 @@ pub struct Record {
     pub class: Option<u8>,
 }
 
-/// The fields of all entities. What Lattice does not have is empty.
+/// The fields of all entities. Fields that Lattice does not have are empty.
 pub const RECORD_FIELDS: &[ListField<Record>] = &[
     field("Account", 10, |record, _| record.account.clone()),
     field("AdminLevel", 10, |record, _| match (record.user.is_empty(), record.is_operator) {

@@ -27,7 +27,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// Between 1 for no use and 0: half as much for each whole share that was used.
+    /// Between 1, for no use, and 0: it is halved for each whole share that was used.
     fn fair_share(&self) -> f64 {
         if self.norm_shares > 0.0 { (-self.norm_usage / self.norm_shares).exp2() } else { 0.0 }
     }
@@ -46,7 +46,7 @@ pub fn normalize(accounts: &mut [Share]) {
     }
 }
 
-/// The fields of sshare. What Lattice does not have is empty.
+/// The fields of sshare. Fields that Lattice does not have are empty.
 pub const SHARE_FIELDS: &[ListField<Share>] =
     &[
         ListField { name: "Account", width: 20, is_left: true, value: |share, _| share.account.clone() },

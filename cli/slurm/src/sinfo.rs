@@ -25,12 +25,12 @@ pub const REASONS: &str = "%20E %9u %19H %N";
 /// The columns of `--long --list-reasons`.
 pub const LONG_REASONS: &str = "%20E %12U %19H %6t %N";
 
-/// A line: nodes of a partition that are alike in what is shown.
+/// A line: nodes of a partition whose shown fields are the same.
 #[derive(Clone, Debug)]
 pub struct Group {
     /// The first partition.
     pub partition: Option<Rc<Partition>>,
-    /// The nodes; none of a partition without nodes.
+    /// The nodes; empty for a partition without nodes.
     pub nodes: Vec<Rc<v1::Node>>,
 }
 
@@ -44,7 +44,7 @@ const fn named(name: &'static str, heading: &'static str, value: fn(&Group, &Con
 
 /// The letters and names of fields that are about all nodes of a line together, so that they do not separate nodes.
 const SUMS: [&str; 8] = ["NodeAI", "NodeAIOT", "CPUsState", "Nodes", "NodeList", "NodeHost", "NodeAddr", "MaxCPUsPerNode"];
-/// Fields of which the least is shown, with a `+`, if nodes differ and `--exact` is not given.
+/// Fields whose least value is shown, with a `+`, if nodes differ and `--exact` is not given.
 const AMOUNTS: [&str; 9] = ["CPUs", "Memory", "Disk", "Sockets", "Cores", "Threads", "SocketCoreThread", "Weight", "AllocMem"];
 
 /// The fields of sinfo.
@@ -233,7 +233,7 @@ pub fn groups(partitions: Vec<Partition>, layout: &Layout<Group>, wanted: &Wante
     groups
 }
 
-/// Sorts lines. The order of partitions is that in which they are given: `P` sorts by their names.
+/// Sorts lines. Partitions stay in the given order, unless `P` sorts them by their names.
 pub fn sort(groups: &mut [Group], keys: &[SortKey], context: &Context<'_>) {
     let compared = |a: &Group, b: &Group, key: &SortKey| {
         let state = |group: &Group| group.nodes.first().map(|node| State::of(node));

@@ -14,7 +14,7 @@ pub const NORMALIZED: &str = "%.15i %9r %.10y %.10a %.10b %.10f %.10j %.10p %.10
 /// Scores have fractions, and Slurm's priorities have none: a score of 1 is shown as this.
 const SCALE: f64 = 1000.0;
 
-/// A job that waits, and what its score is the sum of; or the weights of a partition.
+/// A job that waits, and the terms of its score; or the weights of a partition.
 #[derive(Clone, Debug)]
 pub struct Priority {
     /// The job; `None`: this row has weights.

@@ -15,7 +15,7 @@ pub const PIDS: &str = "JobID,Nodes,Pids";
 /// A step that runs.
 #[derive(Clone, Debug, Default)]
 pub struct Usage {
-    /// Such as `12.batch`.
+    /// Its id, such as `12.batch`.
     pub id: String,
     /// How many ranks it has.
     pub task_count: u32,
@@ -26,7 +26,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// What the ranks of one launch use, by what its nodes measured of each rank. `None`: none of its ranks runs.
+    /// The usage of the ranks of one launch, as its nodes measured each rank. `None`: none of its ranks runs.
     pub fn of_launch(id: String, launch: u32, elapsed_ms: u64, nodes: Vec<v1::NodeUsage>) -> Option<Self> {
         let measured = |name: &str, now: f64| v1::Measured { name: name.to_owned(), now, ..Default::default() };
         let of_node = |mut node: v1::NodeUsage| {
@@ -34,7 +34,7 @@ impl Usage {
             let bytes = node.ranks.iter().map(|rank| rank.memory_bytes as f64);
             node.measured = vec![
                 measured("memory_used", bytes.clone().sum()),
-                // The greatest of one rank, as Slurm shows it.
+                // The greatest value of a single rank, as Slurm shows it.
                 measured("memory_peak", bytes.fold(0.0, f64::max)),
                 measured("cpu_cores", node.ranks.iter().filter_map(|rank| rank.cpu_cores).sum()),
             ];
@@ -69,7 +69,7 @@ impl Usage {
         self.greatest("memory_peak").or_else(|| self.greatest("memory_used"))
     }
 
-    /// Processors that are busy now, of one rank, for as long as it has run: an estimate of its processor time.
+    /// An estimate of the processor time of one rank: its processors that are busy now, times the time that it has run.
     fn cpu_ms(&self) -> Option<u64> {
         let busy = self.nodes.iter().filter_map(|node| {
             let found = node.measured.iter().find(|measured| measured.name == "cpu_cores")?;
@@ -94,7 +94,7 @@ const fn empty(name: &'static str, width: usize) -> ListField<Usage> {
     field(name, width, |_, _| String::new())
 }
 
-/// The fields of sstat. What Lattice does not measure is empty.
+/// The fields of sstat. Fields that Lattice does not measure are empty.
 pub const USAGE_FIELDS: &[ListField<Usage>] = &[
     field("AveCPU", 10, |usage, _| usage.cpu_ms().map(cpu_duration).unwrap_or_default()),
     empty("AveCPUFreq", 10),

@@ -16,7 +16,7 @@ pub enum JobState {
     Suspended,
     /// It ended with code 0.
     Completed,
-    /// A user cancelled it, or what it depends on can never be.
+    /// A user cancelled it, or its dependency can never be satisfied.
     Cancelled,
     /// It ended with another code, or could not begin.
     Failed,
@@ -68,12 +68,12 @@ const NEVER: [(&str, &str); 13] = [
 ];
 
 impl JobState {
-    /// Such as `PENDING`.
+    /// Its name, such as `PENDING`.
     pub fn name(self) -> &'static str {
         NAMES.iter().find(|(state, ..)| *state == self).map_or("", |(_, name, _)| name)
     }
 
-    /// Such as `PD`.
+    /// Its code, such as `PD`.
     pub fn code(self) -> &'static str {
         NAMES.iter().find(|(state, ..)| *state == self).map_or("", |(.., code)| code)
     }
@@ -93,7 +93,7 @@ impl JobState {
         }
     }
 
-    /// The states of Lattice that it may be shown for.
+    /// The states of Lattice that may be shown as this one.
     fn lattice(self) -> &'static [AllocationState] {
         match self {
             Self::Pending => &[AllocationState::Pending, AllocationState::Suspended],
@@ -107,7 +107,7 @@ impl JobState {
         }
     }
 
-    /// Of work in this state of Lattice, with this reason.
+    /// The state of work that is in this state of Lattice, with this reason.
     pub fn of(state: &str, reason: &str, held: bool) -> Self {
         match state_from_name(state) {
             Ok(AllocationState::Suspended) if held => Self::Suspended,
@@ -145,7 +145,7 @@ pub struct InvalidState(pub String);
 pub struct States(Vec<JobState>);
 
 impl States {
-    /// Those of squeue without `--states`.
+    /// The states that squeue shows without `--states`.
     pub fn unended() -> Self {
         Self(NAMES.iter().map(|(state, ..)| *state).filter(|state| !state.is_final()).collect())
     }
@@ -177,7 +177,7 @@ impl States {
         Ok(Self(wanted))
     }
 
-    /// Whether it is wanted.
+    /// Whether this state is wanted.
     pub fn has(&self, state: JobState) -> bool {
         self.0.contains(&state)
     }
@@ -187,13 +187,13 @@ impl States {
         self.0.iter().any(|state| state.is_final())
     }
 
-    /// Whether none is wanted: no work is ever in such a state.
+    /// Whether none is wanted, because work of Lattice is never in the named states.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The names of the states of Lattice in which such work is. A task group is listed by the state of the group, so a
-    /// running one may have tasks in any state.
+    /// The names of the states of Lattice that may be shown as a wanted one. Running is always among them, because a
+    /// running task group may have tasks in any state.
     pub fn lattice_names(&self) -> Vec<String> {
         let mut states: Vec<AllocationState> = self.0.iter().flat_map(|state| state.lattice()).copied().collect();
         states.push(AllocationState::Running);
@@ -202,8 +202,8 @@ impl States {
     }
 }
 
-/// Why it is in its state, as Slurm names it. Programs know the reasons of Slurm's documentation alone (PSI/J stops at any
-/// other of work that failed), so each end that has none of its own there has the nearest.
+/// Why work is in its state, as Slurm names it. Programs know only the reasons in Slurm's documentation (PSI/J fails at
+/// any other reason of failed work), so an end without a reason of its own there gets the nearest one.
 pub fn reason(a: &v1::Allocation, state: JobState, why_ended: &str, now_ms: u64) -> &'static str {
     match state {
         JobState::Pending | JobState::Suspended => waiting_reason(a, now_ms),
@@ -228,7 +228,7 @@ fn waiting_reason(a: &v1::Allocation, now_ms: u64) -> &'static str {
         () if message.starts_with("reservation deleted") => "ReservationDeleted",
         () if message.starts_with("reservation ") => "Reservation",
         () if a.dependencies.iter().any(|on| !on.met) => "Dependency",
-        // Work that waits for other work is not in its queue yet; what waits for nodes of other work is.
+        // Work with an unmet dependency is not in its queue yet; work that waits for nodes is.
         () if a.queue_position == 0 && message.starts_with("waits ") => "Dependency",
         () if has("budget") => "AssocGrpBillingMinutes",
         () if has("user limit:") || (has("quota:") && has("allocations")) => "AssocMaxJobsLimit",

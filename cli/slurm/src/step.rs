@@ -22,7 +22,7 @@ const MEMORY_SIGNAL: i32 = 125;
 pub struct StepRow {
     /// The job.
     pub job: Job,
-    /// What the agent knows of the step.
+    /// The step as the agent reports it.
     pub step: v1::JobStep,
 }
 
@@ -40,7 +40,7 @@ impl StepRow {
         Self { job: job.clone(), step }
     }
 
-    /// Such as `12.0` or `12.batch`.
+    /// Its id, such as `12.0` or `12.batch`.
     pub fn id_text(&self) -> String {
         format!("{}.{}", self.job.id_text(), self.step.step)
     }

@@ -81,7 +81,7 @@ async fn cancel_tasks(client: &Client, key: String, tasks: TaskIndices) -> Resul
     Ok(Cancelled::Tasks { tasks, response })
 }
 
-/// Cancels replicas of a service, one by one; others take their places.
+/// Cancels replicas of a service, one by one; new ones replace them.
 async fn cancel_replicas(client: &Client, service: &str, numbers: &TaskIndices) -> Vec<Result<Cancelled, Failure>> {
     if numbers.count() > REPLICAS_MAX {
         let what = format!("{service}[{numbers}]: no service has more than {REPLICAS_MAX} replicas");
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_said_what_was_cancelled_and_what_had_ended_before() {
+    fn a_line_says_what_was_cancelled_or_had_ended_before() {
         let allocation = |state: &str| Cancelled::Allocation(v1::CancelResponse { id: "1f0c9a4e-5b7d".into(), state: state.into() });
         assert_eq!(line(&allocation("Cancelled")), "Allocation 1f0c9a4e is cancelled\n");
         assert_eq!(line(&allocation("Failed")), "Allocation 1f0c9a4e had ended before: it is Failed\n");

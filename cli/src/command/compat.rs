@@ -23,7 +23,7 @@ pub fn run(command: CompatCommand) -> Result<(), Failure> {
     }
 }
 
-/// What is there under a command's name.
+/// What exists under a command's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     Nothing,
@@ -66,7 +66,7 @@ fn install(program: &Path, dir: &Path, force: bool) -> Result<usize, Failure> {
             .hint("choose another directory, or replace them with --force"));
     }
     for path in &missing {
-        // A file that is replaced is never missing meanwhile.
+        // A rename replaces the file, so that it is never missing.
         let fresh = path.with_extension(format!("lattice-{}", std::process::id()));
         symlink(program, &fresh)
             .and_then(|()| fs::rename(&fresh, path))

@@ -32,8 +32,8 @@ const NAME: &str = "lattice";
 /// How the function of the script for bash ends.
 const BASH_FUNCTION_END: &str = "\n    fi\n}\n";
 
-/// The same, after bash was asked to quote values such as `my script.sh`. It is asked for no others, because it adds a
-/// slash to each value that is also a directory.
+/// The same, with the option that makes bash quote values such as `my script.sh`. Without such values the option is not
+/// set, because bash then also adds a slash to each value that is a directory.
 const QUOTING_BASH_FUNCTION_END: &str = r#"
     fi
     if [[ "${COMPREPLY[*]-}" == *[\ \&\;\|\(\)\<\>\$\'\"\`\*\?\!]* ]]; then
@@ -61,7 +61,7 @@ fn script(shell: Shell) -> Result<String, Failure> {
 
 /// Answers a shell that asks for completions; `None`: this process was not called by one.
 pub fn answer_shell() -> Option<ExitCode> {
-    // `0` means off: so it is with every program whose completions are made in this way.
+    // `0` means off, as with every program that makes completions in this way.
     let shell = std::env::var_os(VARIABLE).filter(|shell| !shell.is_empty() && shell != "0")?;
     let args: Vec<OsString> = std::env::args_os().collect();
     let words: Vec<OsString> = args.iter().skip_while(|arg| *arg != "--").skip(1).cloned().collect();
@@ -119,7 +119,7 @@ fn definition(source: &Source) -> Command {
     without_hidden(&all, &[], source)
 }
 
-/// The engine also offers hidden options and commands where nothing else fits, so it gets a definition without any.
+/// The engine also offers hidden options and commands if nothing else fits, so it gets a definition without them.
 /// `path`: the names of the commands before it, without `lattice`, and its own.
 fn without_hidden(command: &Command, path: &[&str], source: &Source) -> Command {
     // A name must be static. There are some two hundred, leaked once in a process that ends soon.
@@ -138,13 +138,13 @@ fn without_hidden(command: &Command, path: &[&str], source: &Source) -> Command 
         .subcommands(below.map(|below| without_hidden(below, &[path, &[below.get_name()]].concat(), source)))
 }
 
-/// Its relations to other options may refer to hidden ones.
+/// Removes the relations to other options, which may be hidden.
 fn on_its_own(arg: &Arg) -> Arg {
     let arg = arg.clone().conflicts_with(Resettable::Reset).overrides_with(Resettable::Reset);
     arg.requires(Resettable::Reset).required_unless_present(Resettable::Reset)
 }
 
-/// The option or argument with what completes its values.
+/// Adds the completion of its values to an option or argument.
 fn with_values(arg: Arg, path: &[&str], source: &Source) -> Arg {
     if let Some(subject) = live::subject(path, arg.get_id().as_str()) {
         return arg.add(source.completer(subject));

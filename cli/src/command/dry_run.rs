@@ -39,7 +39,7 @@ fn start_text(expected: &v1::ExpectedStart) -> String {
     }
 }
 
-/// What `--spread` means for the other rows.
+/// The meaning of `--spread` for the other rows.
 const SPREAD: &str = "over the fewest nodes that hold the ranks; amounts per node are for that number";
 
 fn parts(spec: &v1::AllocationSpec) -> (v1::ResourceRequest, v1::Lifecycle, u32) {
@@ -196,7 +196,7 @@ Walltime:       01:30:00 for each task
     }
 
     #[test]
-    fn when_it_would_begin_is_said() {
+    fn the_expected_start_is_shown() {
         let nodes = vec!["n2".to_owned(), "n1".to_owned()];
         let expected = v1::ExpectedStart { start_ms: 1_772_704_812_034, nodes, cores: 4, reason: "wants 2 nodes".into() };
         assert_eq!(start_text(&expected), "It is expected to begin at 2026-03-05T10:00:12.034Z on n[1-2].\n");

@@ -34,8 +34,8 @@ use std::time::Duration;
 /// The allocation of this process, set by its agent.
 const ALLOCATION_VARIABLE: &str = "LATTICE_ALLOC_ID";
 
-/// In what a launch of `srun` differs from one of `lattice launch`: it also reports its job and its failed ranks as Slurm
-/// does.
+/// The properties of a launch of `srun` that `lattice launch` does not have: it also reports its job and its failed ranks
+/// as Slurm does.
 #[derive(Debug, Default)]
 pub struct Srun {
     /// Where the output of ranks goes; `None`: to this process's own streams.

@@ -15,7 +15,7 @@ use lattice_model::time::Timestamp;
 pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
     let server = find_server(session, args.server)?;
     let access = session.access();
-    // Its errors say what is wrong with a name or a certificate.
+    // The client's errors say what is wrong with a name or a certificate.
     Client::connect_with(&server, &access).await?;
     let issuer = discovery::discover(&server, &access).await?;
     let provider = Provider::discover(Http::to_provider(&access)?, issuer).await?;

@@ -19,7 +19,7 @@ use lattice_cli_syntax::time::parse_past;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// Pause before a task without output to follow is looked at again: it waits for a lane.
+/// Interval of checks of a task that has no output to follow yet, because it waits for a lane.
 const TASK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 pub async fn run(session: &Session, args: Logs) -> Result<u8, Failure> {

@@ -44,7 +44,7 @@ fn add(command: &Command, name: &str, pages: &mut BTreeMap<String, Vec<u8>>) -> 
     if shown.find_subcommand("help").is_some() {
         shown = shown.mut_subcommand("help", |help| help.hide(true));
     }
-    // Two quotation marks are an empty argument: the date, which the page has none of.
+    // The page has no date: two quotation marks are an empty argument.
     let manual = Man::new(shown).title(name).date("\"\"").source(SOURCE).manual("Lattice");
     manual.render(&mut page).map_err(failed)?;
     if let Some(notes) = command.get_after_long_help().or(command.get_after_help()) {
@@ -60,7 +60,7 @@ fn add(command: &Command, name: &str, pages: &mut BTreeMap<String, Vec<u8>>) -> 
     shown.try_for_each(|below| add(below, &format!("{name}-{}", below.get_name()), pages))
 }
 
-/// What a page says it belongs to.
+/// The program and the version that a page names.
 const SOURCE: &str = concat!("lattice ", env!("CARGO_PKG_VERSION"));
 
 #[cfg(test)]

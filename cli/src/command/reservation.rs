@@ -82,7 +82,7 @@ fn creation(args: CreateReservation) -> Result<v1::SetReservationRequest, Failur
     })
 }
 
-/// Tenants and users that are given replace those that it had; maintenance replaces them all.
+/// Given tenants and users replace those of the reservation; maintenance replaces all of them.
 async fn update(client: &Client, args: UpdateReservation) -> Result<v1::SetReservationRequest, Failure> {
     let ReservedFor { tenants, users, maintenance } = args.subjects;
     let start_ms = resolved("--start", args.start)?;
@@ -151,7 +151,7 @@ fn table(all: &[v1::Reservation], size: TableSize) -> String {
     table.on_screen(&[], &FIT, size)
 }
 
-/// Such as `2026-03-05T10:00Z`.
+/// A time in whole minutes, such as `2026-03-05T10:00Z`.
 fn minute(ms: u64) -> String {
     format!("{}Z", Timestamp(ms).to_string().chars().take(16).collect::<String>())
 }
@@ -160,7 +160,7 @@ fn subjects(r: &v1::Reservation) -> String {
     if r.maintenance {
         return "maintenance".to_owned();
     }
-    // Where the site hides names, only the caller's own is there.
+    // If the site hides names, the answer has only the caller's own.
     if r.tenants.is_empty() && r.users.is_empty() {
         return "others".to_owned();
     }

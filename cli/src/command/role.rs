@@ -64,7 +64,7 @@ async fn list(session: &Session, args: &ListRoles) -> Result<(), Failure> {
     }
 }
 
-/// Those of a tenant and a subject, as far as these are given.
+/// The bindings of the tenant and of the subject, if these are given.
 fn selected(mut bindings: Vec<v1::RoleBinding>, args: &ListRoles) -> Vec<v1::RoleBinding> {
     let subject = args.subject.as_ref().map(ToString::to_string);
     bindings.retain(|binding| {
@@ -82,7 +82,7 @@ fn revoked_text(revoked: &v1::RoleBinding) -> String {
     format!("{} is not {} any more\n", revoked.subject, role_text(revoked))
 }
 
-/// Such as `tenant-admin of physics`.
+/// A role, such as `tenant-admin of physics`.
 fn role_text(binding: &v1::RoleBinding) -> String {
     match filled(&binding.tenant) {
         Some(tenant) => format!("{} of {tenant}", binding.role),

@@ -162,7 +162,7 @@ async fn replicas(session: &Session, typed: &str, stale: bool) -> Result<(), Fai
         states: states.iter().map(ToString::to_string).collect(),
         ..Default::default()
     };
-    // As many as may be wanted at most; of ended ones there may be many more.
+    // The number of living replicas is bounded; there may be many more ended ones.
     let mut found = listing::fetch_all(&client, of(&live), usize::MAX).await?;
     let most = if session.format() == Format::Table { TABLE_ROWS_MAX } else { usize::MAX };
     let before = listing::fetch_all(&client, of(&ended), most.saturating_sub(found.allocations.len())).await?;
@@ -210,8 +210,8 @@ async fn one(session: &Session, client: &Client, key: String, stale: bool) -> Re
     let allocation = answer(client.allocations().get(v1::GetAllocationRequest { key, stale })).await?;
     listing::report_age(session, allocation.age_ms);
     let has_ended = state_from_name(&allocation.state).is_ok_and(|state| state.is_terminal());
-    // A task group and its lanes have no output of their own: each task has. Nor has a scaled service: its replicas
-    // have.
+    // A task group and its lanes have no output of their own, because each task has its own. A scaled service has none
+    // either, because its replicas have their own.
     let has_output = allocation.task_group.is_empty() && allocation.lane_of.is_empty() && !is_scaled(&allocation);
     let last_stderr = if has_ended && has_output && session.format() != Format::Name {
         LastStderr::read(client, &allocation).await

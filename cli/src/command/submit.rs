@@ -92,7 +92,7 @@ pub fn print_submitted(session: &Session, submitted: &v1::SubmitResponse) -> Res
     }
 }
 
-/// Such as ` (job 12)`; empty: the agent knows no job number.
+/// The job number, such as ` (job 12)`; empty: the agent knows none.
 fn job_suffix(number: u64) -> String {
     if number > 0 { format!(" (job {number})") } else { String::new() }
 }

@@ -150,7 +150,7 @@ fn text_or_none(limit: Option<impl ToString>) -> String {
     limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string())
 }
 
-/// A number of so many decimals, without zeros at its end: 150000 of 6 is `0.15`.
+/// A number with this many decimals, without zeros at its end: 150000 with 6 is `0.15`.
 fn scaled(number: u32, decimals: usize) -> String {
     let digits = format!("{number:0>width$}", width = decimals + 1);
     let (whole, part) = digits.split_at(digits.len() - decimals);

@@ -93,7 +93,7 @@ fn table(tokens: &[v1::AccessToken], now: Timestamp, size: TableSize) -> String 
     table.on_screen(&[], &FIT, size)
 }
 
-/// Such as `2026-03-05`, in UTC.
+/// A day in UTC, such as `2026-03-05`.
 fn day(ms: u64) -> String {
     Timestamp(ms).to_string().chars().take(10).collect()
 }

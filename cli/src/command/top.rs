@@ -1,4 +1,4 @@
-//! `lattice top`: of an allocation, what it uses; without one, the cluster on one screen.
+//! `lattice top`: the usage of an allocation; without an allocation, the cluster on one screen.
 
 use super::explain;
 use lattice_api::measurements::{Sum, TopJson, sources, summary};

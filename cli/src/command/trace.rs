@@ -117,11 +117,11 @@ struct Captured {
     /// See [`Header::complete_from`].
     complete_from: Timestamp,
     share_policy: String,
-    /// Of the tenants' budgets; 0: it is not known.
+    /// The period of the tenants' budgets; 0: unknown.
     budget_period_days: u32,
-    /// Of the checkpoint store; `None`: it is not known.
+    /// The rate of the checkpoint store; `None`: unknown.
     checkpoint_bytes_per_second: Option<f64>,
-    /// How much work is left out, because it is held or was submitted so: when it could begin is not known.
+    /// How much work is left out because it is or was held: the time when it could begin is unknown.
     held: usize,
     /// The last submission first.
     work: Vec<v1::TracedWork>,
@@ -133,7 +133,7 @@ impl Captured {
         let mut all = Vec::new();
         let checkpoint_bytes_per_second = loop {
             let page = answer(client.admin().list_traced_work(request.clone())).await?;
-            // A page of task groups alone has no work, and others follow it.
+            // A page that has only task groups shows no work, but more pages may follow.
             let is_last = page.next_page_token.is_empty();
             all.extend(page.work);
             if is_last {
@@ -141,7 +141,7 @@ impl Captured {
             }
             request.page_token = page.next_page_token;
         };
-        // After the list, so that it counts what was forgotten meanwhile.
+        // Read after the list, so that it includes work that was forgotten meanwhile.
         let limits = answer(client.admin().get_limits(v1::GetLimitsRequest {})).await?;
         let v1::Limits { share_policy, budget_period_days, ended, .. } = limits;
         all.retain(|work| work.submitted_at_ms >= from.0);
@@ -185,9 +185,9 @@ impl Captured {
             let submit = Submit { ts: Moment(Timestamp(work.submitted_at_ms)), alloc_id, alloc };
             events.push((work.submitted_at_ms, 0, Line::Submit(submit)));
             if work.ended_at_ms > 0 {
-                // A second that was begun counts: work that ran has a duration.
+                // Rounded up, so that work that ran has a duration.
                 let duration = work.ran_ms.map(|ms| Span(ms.div_ceil(1000)));
-                // The quorum's clock may have gone back between the two.
+                // The quorum's clock may have gone back between submission and end.
                 let at_ms = work.ended_at_ms.max(work.submitted_at_ms);
                 let complete = Complete { ts: Moment(Timestamp(at_ms)), alloc_id, duration, exit: work.exit_code };
                 events.push((at_ms, 1, Line::Complete(complete)));
@@ -198,8 +198,8 @@ impl Captured {
     }
 }
 
-/// From when on no work is missing because the quorum has forgotten it, if all that ended later is kept; 0: it has
-/// forgotten none.
+/// The time from which on all submitted work is in the trace: the quorum has forgotten only work that ended before. 0: it
+/// has forgotten none.
 fn complete_from(forgotten_until_ms: u64) -> Timestamp {
     Timestamp(if forgotten_until_ms == 0 { 0 } else { forgotten_until_ms.saturating_add(1) })
 }
@@ -263,7 +263,7 @@ fn node_line(node: v1::Node) -> Result<Line, Failure> {
     }))
 }
 
-/// What the trace has and what it cannot have. Data only if the trace itself is not on stdout.
+/// Reports the contents of the trace, and what it lacks: as data only if the trace itself is not on stdout.
 fn report(session: &Session, captured: &Captured, unschedulable_nodes: usize, place: &Place) -> Result<(), Failure> {
     let Captured { from, until, complete_from, held, work, .. } = captured;
     let ended = work.iter().filter(|work| work.ended_at_ms > 0).count();
@@ -293,7 +293,7 @@ fn report(session: &Session, captured: &Captured, unschedulable_nodes: usize, pl
     }
 }
 
-/// What the trace is without, though the quorum knows it.
+/// What the trace leaves out although the quorum has it.
 fn left_out(held: usize, unschedulable_nodes: usize) -> Vec<String> {
     let all = [(held, "submission", "held: left out"), (unschedulable_nodes, "node", "with schedulable: false, for no work: left out")];
     all.into_iter().filter(|(count, ..)| *count > 0).map(|(count, noun, what)| format!("{} {what}", counted(count, noun))).collect()
@@ -373,12 +373,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_submitted_after_the_last_end_that_is_forgotten_is_complete() {
+    fn work_submitted_after_the_last_forgotten_end_is_complete() {
         assert_eq!([0, 700].map(complete_from), [Timestamp(0), Timestamp(701)]);
     }
 
     #[test]
-    fn a_site_is_written_without_what_is_usual() {
+    fn a_site_is_written_without_defaults() {
         let weight = v1::Weight { factor: "fair-share".into(), weight: 0.35 };
         let vcluster = v1::VCluster { name: "batch".into(), scheduler: "hpc-backfill".into(), weights: vec![weight], ..Default::default() };
         let text = |line: Line| serde_json::to_string(&line).unwrap();

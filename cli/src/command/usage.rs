@@ -39,7 +39,7 @@ pub async fn run(session: &Session, args: Usage) -> Result<(), Failure> {
             if let Some(name) = tenant.clone().or_else(|| of_settings.filter(|_| is_of_caller)) {
                 match of_tenant(&client, name.clone(), String::new(), days).await {
                     Ok(usage) => rows.push(Row { of: UsageOf::Tenant, usage }),
-                    // The settings name a tenant of which nothing is known; the user's use is.
+                    // The settings name an unknown tenant; the user's own use is still shown.
                     Err(failure) if tenant.is_none() && failure.exit() == Exit::NotFound as u8 => session.note(&failure.what()),
                     Err(failure) => return Err(failure),
                 }
@@ -76,13 +76,13 @@ fn table(rows: &[Row], size: TableSize) -> String {
     table.on_screen(&["NODE BUDGET", "GPU BUDGET", "USED", "MARKS"], &FIT, size)
 }
 
-/// Such as `node_hours 80 %`.
+/// The budgets and their marks, such as `node_hours 80 %`.
 fn marks_text(marks: &[v1::BudgetMark]) -> String {
     let texts: Vec<String> = marks.iter().map(|mark| format!("{} {} %", mark.budget, mark.percent)).collect();
     texts.join(", ")
 }
 
-/// With two decimals, rounded down: what is shown was used. 36 seconds of a node are 0.01.
+/// Hours with two decimals, rounded down, so that no more is shown than was used. 36 seconds of a node are 0.01.
 pub(super) fn hours_text(ms: u64) -> String {
     let hundredths = u128::from(ms) * 100 / u128::from(HOUR_MS);
     format!("{}.{:02}", hundredths / 100, hundredths % 100)

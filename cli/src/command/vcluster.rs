@@ -147,7 +147,7 @@ async fn queue(session: &Session, client: &Client, name: String) -> Result<(), F
 const QUEUE_FIT: Fit<'_> =
     Fit { left_out: &["CLASS", "JOB"], shortened: &[("NAME", 8), ("OWNER", 8)], wrapped: &[("REASON", 16)], left_out_last: &["NODES"] };
 
-/// What waits in a vCluster, in order, with class, score, expected start and reason of each.
+/// The waiting work of a vCluster, in order, with class, score, expected start and reason of each.
 pub async fn explain_queue(session: &Session, name: String) -> Result<(), Failure> {
     let client = session.connect().await?;
     let queue = answer(client.vclusters().queue(v1::VClusterQueueRequest { name: name.clone() })).await?;

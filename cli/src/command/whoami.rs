@@ -47,7 +47,7 @@ fn text(me: &v1::WhoAmIResponse, size: TableSize) -> String {
     block(&pairs)
 }
 
-/// How the caller proved who it is, what that opens, and until when. An agent of an older version does not say.
+/// How callers proved who they are, what that allows, and until when. An agent of an older version does not report this.
 fn authentication(by: &v1::Authentication) -> Vec<String> {
     let mut lines = vec![match by.kind.as_str() {
         "socket" => "the kernel: a process on the agent's machine".to_owned(),
@@ -68,7 +68,7 @@ fn default_tenant(me: &v1::WhoAmIResponse) -> String {
     filled(&me.default_tenant).unwrap_or(none).to_owned()
 }
 
-/// Lines of which the first has a label.
+/// Lines, the first with a label.
 fn labelled(label: &str, lines: impl IntoIterator<Item = String>) -> impl Iterator<Item = (&str, String)> {
     lines.into_iter().enumerate().map(move |(at, line)| (if at == 0 { label } else { "" }, line))
 }

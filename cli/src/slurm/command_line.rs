@@ -1,4 +1,4 @@
-//! What the commands that show things have in common: options, clusters, refusals.
+//! The common parts of commands that show something: options, clusters, refusals.
 
 use super::arguments;
 use clap::Parser;
@@ -52,7 +52,7 @@ impl Command {
         if is_given { Err(Failure::other(format!("{option} is not possible: {why}"))) } else { Ok(()) }
     }
 
-    /// Reports one failure, and goes on.
+    /// Reports one failure; the command continues.
     pub fn report(self, what: impl Display) {
         write_message(harmless(&format!("{}: error: {what}\n", self.0)));
     }

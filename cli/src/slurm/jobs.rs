@@ -14,7 +14,7 @@ use lattice_slurm::units::listed;
 use std::ops::Range;
 use tokio::task::JoinSet;
 
-/// Up to so many jobs are asked for one by one; of more, all are listed.
+/// Up to this many jobs are requested one by one; for more, all jobs are listed.
 const ASKED_ONE_BY_ONE_MAX: usize = 8;
 /// Waiting jobs of one page: they have no nodes, so that an answer has space for many.
 const WAITING_PAGE_LEN: u32 = 5000;
@@ -22,7 +22,7 @@ const WAITING_PAGE_LEN: u32 = 5000;
 pub const REQUESTS_MAX: usize = 16;
 /// The most ranges of tasks that an agent sends.
 const TASK_RANGES_MAX: u32 = 10_000;
-/// Tasks of arrays whose nodes are asked for: each is a request. The nodes of further ones are not shown.
+/// Tasks of arrays whose nodes are requested, one request each. The nodes of further tasks are not shown.
 const TASK_NODES_MAX: usize = 256;
 
 /// A job that was asked for by its number.
@@ -87,7 +87,7 @@ pub fn job_ids(texts: &[String]) -> Result<Vec<AskedJob>, Failure> {
 }
 
 impl Wanted {
-    /// Whether this allocation is wanted, as far as lists cannot say so.
+    /// Whether this allocation is wanted: the request for a list cannot express all conditions.
     pub fn wants(&self, a: &v1::Allocation) -> bool {
         let among = |names: &[String], name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
         let vcluster = if a.vcluster.is_empty() { lattice_model::DEFAULT_VCLUSTER } else { a.vcluster.as_str() };
@@ -103,13 +103,13 @@ impl Wanted {
             && among(&self.tenants, &a.tenant)
     }
 
-    /// Whether this row is wanted, of an allocation that is.
+    /// Whether this row of a wanted allocation is wanted.
     pub fn wants_row(&self, job: &Job) -> bool {
         let Some(ids) = &self.ids else { return true };
         let numbers = numbers(&job.allocation);
         ids.iter().any(|id| match (&id.tasks, &job.part) {
             (None, _) if id.number == job.base_number() => true,
-            // One task has a number of its own, unless the array is shown as a whole.
+            // A row of the whole array stands for the numbers of all its tasks; a task's row has its own number.
             (None, Part::Whole | Part::Waiting { .. }) => numbers.contains(&id.number),
             (None, Part::Task(_)) => id.number == job.number(),
             (Some(_), _) if id.number != job.base_number() => false,
@@ -118,8 +118,8 @@ impl Wanted {
         })
     }
 
-    /// Whether a row for each task of this allocation is needed to show what is wanted: tasks are named by their indices, or
-    /// by the numbers that follow the array's.
+    /// Whether this allocation needs a row for each task: `ids` names tasks of it by their indices, or by the numbers that
+    /// follow the array's.
     fn is_about_tasks(&self, a: &v1::Allocation) -> bool {
         let numbers = numbers(a);
         let is_task = |id: &AskedJob| numbers.contains(&id.number) && (id.tasks.is_some() || id.number > a.number);
@@ -154,7 +154,7 @@ impl Wanted {
         if let Some(found) = self.fetch_by_number(client).await? {
             return Ok(found);
         }
-        // Most programs ask for the caller's own jobs, of which there are fewer than of all users.
+        // Most programs ask for the caller's own jobs, and these are fewer than the jobs of all users.
         if let Some(ids) = self.ids.as_ref().filter(|_| !self.only_own && self.users.is_empty()) {
             let found = Box::pin(self.list(client, states, true)).await?;
             let numbers: Vec<Range<u64>> = found.iter().map(numbers).collect();
@@ -165,9 +165,9 @@ impl Wanted {
         Box::pin(self.list(client, states, self.only_own)).await
     }
 
-    /// Those of a list of the caller's own work, or of all work.
+    /// The wanted allocations in the list of the caller's own work, or of all work.
     async fn list(&self, client: &Client, states: &States, only_own: bool) -> Result<Vec<v1::Allocation>, Failure> {
-        // Waiting and other work are listed at the same time: pages of one list follow each other.
+        // Waiting and other work are listed at the same time, because the pages of one list must follow each other.
         let (waiting, others): (Vec<String>, Vec<String>) = states.lattice_names().into_iter().partition(|state| state == "Pending");
         let part = async |states: Vec<String>, limit: u32| match states.is_empty() {
             true => Ok(Vec::new()),
@@ -186,7 +186,7 @@ impl Wanted {
         Ok(found)
     }
 
-    /// A few jobs, each asked for by its number. `None`: they are too many, or perhaps not the caller's.
+    /// Requests each of a few jobs by its number. `None`: they are too many, or perhaps not the caller's.
     async fn fetch_by_number(&self, client: &Client) -> Result<Option<Vec<v1::Allocation>>, Failure> {
         let is_few = |ids: &&Vec<AskedJob>| !self.only_own && !ids.is_empty() && ids.len() <= ASKED_ONE_BY_ONE_MAX;
         let Some(ids) = self.ids.as_ref().filter(is_few) else { return Ok(None) };
@@ -197,7 +197,7 @@ impl Wanted {
                 Ok(a) if !found.iter().any(|known| known.id == a.id) => found.push(a),
                 Ok(_) => {}
                 Err(failure) if failure.exit() == Exit::NotFound as u8 => {}
-                // The list shows what the caller may see of others' work, and has numbers that are also the beginning of an id.
+                // Only the list shows the visible part of others' work, and finds a number that is also the beginning of an id.
                 Err(failure) if [Exit::Refused as u8, Exit::Usage as u8].contains(&failure.exit()) => return Ok(None),
                 Err(failure) => return Err(failure),
             }
@@ -207,7 +207,7 @@ impl Wanted {
     }
 }
 
-/// The rows of these allocations. `each`: also one for each task of an array that waits.
+/// The rows of these allocations. `each`: also a row for each task of an array that waits.
 ///
 /// # Errors
 /// The agent refuses or does not answer.
@@ -251,7 +251,7 @@ pub async fn expand(client: &Client, allocations: Vec<v1::Allocation>, wanted: &
     Ok(jobs)
 }
 
-/// Asks for the nodes of tasks of arrays that run or have ended, of the first ones.
+/// Requests the nodes of the first `TASK_NODES_MAX` array tasks that run or have ended.
 ///
 /// # Errors
 /// The agent refuses or does not answer.

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 
 const SACCTMGR: Command = Command("sacctmgr");
-/// What changes something, and what to do instead.
+/// Commands that change something, and what to do instead.
 const REFUSED: [(&str, &str); 9] = [
     ("add", CHANGES),
     ("archive", "the accounting store of a site keeps ended work, docs/how-to/operators/accounting.md"),
@@ -125,7 +125,7 @@ struct Member {
 }
 
 impl Member {
-    /// A record with what is the user's own.
+    /// The record with the user's own values.
     fn with(&self, record: &Record) -> Record {
         Record { user: self.name.clone(), default_account: self.default_account.clone(), is_operator: self.is_operator, ..record.clone() }
     }
@@ -147,7 +147,7 @@ async fn users(client: &Client, query: &Query, tenants: &[v1::Tenant], compat: &
         let request = v1::ListTenantMembersRequest { tenant: tenant.name.clone() };
         let listed = match answer(client.admin().list_tenant_members(request)).await {
             Ok(listed) => listed.members,
-            // Who else is in it may be hidden.
+            // The other members may be hidden.
             Err(failure) if failure.exit() == Exit::Refused as u8 => continue,
             Err(failure) => return Err(failure),
         };

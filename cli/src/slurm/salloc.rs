@@ -45,9 +45,9 @@ guide, docs/reference/slurm-options.md.
 ";
 /// A shell's exit code for a program that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
-/// How long nodes may take before a person reads that the job waits.
+/// How long nodes may take before the user is notified that the job waits.
 const SOON: Duration = Duration::from_secs(1);
-/// The longest wait without --immediate: for ever, as far as a clock can say.
+/// The longest wait without --immediate: in effect for ever.
 const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
 /// The shell of a user who has set none.
 const SHELL: &str = "/bin/sh";
@@ -130,7 +130,7 @@ struct Job {
     number: u64,
 }
 
-/// What may end this process.
+/// The signals that may end this process.
 struct Signals {
     interrupts: Interrupts,
     end: EndSignals,
@@ -140,7 +140,7 @@ fn file_name(program: &str) -> &str {
     program.rsplit('/').next().unwrap_or(program)
 }
 
-/// Waits for the nodes and registers the session. A person reads that the job waits, if it does for long.
+/// Waits for the nodes and registers the session. Notifies the user if the job waits for long.
 async fn grant(
     session: &Session,
     client: &mut Client,

@@ -57,7 +57,7 @@ pub async fn run(_session: &Session, args: &[OsString]) -> Result<u8, Failure> {
     if own.wait { Box::pin(wait::until_ended(&session, &submitted.id)).await } else { Ok(0) }
 }
 
-/// What is printed of a submission.
+/// The text that is printed after a submission.
 fn answer(number: u64, own: &OwnOptions) -> String {
     match (own.parsable, own.cluster.as_deref(), own.quiet) {
         (true, Some(cluster), _) => format!("{number};{cluster}\n"),

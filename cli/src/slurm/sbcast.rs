@@ -16,9 +16,9 @@ use std::fs::{File, Metadata};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// What runs on each node: `$1` the destination, `$2` its mode, `$3` its size in bytes, `$4` whether a file that is there is
-/// replaced, `$5` its time of modification (empty: now). The file gets its name only when it is complete. On a file system
-/// that several nodes share, the first node makes it, and the others find the same content.
+/// The script that runs on each node: `$1` the destination, `$2` its mode, `$3` its size in bytes, `$4` whether an existing
+/// file is replaced, `$5` its time of modification (empty: now). The file gets its name only when it is complete. On a file
+/// system that several nodes share, the first node makes it, and the others find the same content.
 const RECEIVE: &str = r#"
 umask 077
 [ -d "$1" ] && { echo "$1 is a directory on $LATTICE_NODE" >&2; exit 1; }
@@ -143,7 +143,7 @@ mod tests {
         }
     }
 
-    /// Runs what a node runs; returns its exit code and its messages.
+    /// Runs the script of a node; returns its exit code and its messages.
     fn receive(dest: &Path, source: &Path, content: &[u8], force: bool) -> (i32, String) {
         let about = std::fs::metadata(source).unwrap();
         let argv = command(dest.to_str().unwrap(), &about, force, true);

@@ -1,4 +1,4 @@
-//! `scancel`: cancels jobs, tasks of job arrays, and what filters find, or sends a signal to them.
+//! `scancel`: cancels jobs, tasks of job arrays, and the jobs that match filters, or sends a signal to them.
 
 mod chosen;
 mod filter;
@@ -115,7 +115,7 @@ async fn is_whole_job(client: &Client, id: &JobId, step: Step) -> Result<bool, F
     Ok(allocation.script.is_empty() && !allocation.command.is_empty())
 }
 
-/// Ends one launch; the rest of the job goes on.
+/// Ends one launch; the rest of the job continues.
 async fn end_step(client: &Client, id: &JobId, step: Step) -> Result<String, Failure> {
     if id.tasks.is_some() {
         return Err(Failure::usage("a step of a task of a job array is not cancelled on its own").hint("cancel the task"));

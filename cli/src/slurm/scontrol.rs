@@ -68,7 +68,7 @@ async fn control(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
         () if is("wait_job", 2) => change::wait(session, rest).await,
         () if is("write", 2) => show::write(session, rest).await,
         () if is("ping", 2) => ping(session).await,
-        // Ended jobs of Lattice have no nodes any more once they are shown as ended.
+        // No job of Lattice is completing: jobs that are shown as ended have no nodes any more.
         () if is("completing", 2) => Ok(0),
         () if is("version", 4) => {
             print(&version_line(env!("CARGO_PKG_VERSION")))?;

@@ -21,7 +21,7 @@ use lattice_slurm::units::listed;
 use std::ffi::OsString;
 
 const SPRIO: Command = Command("sprio");
-/// Jobs whose factors are asked for, each with a request: those that are served first.
+/// How many jobs get their factors, by one request each: the jobs that are served first.
 const JOBS_MAX: usize = 256;
 
 pub async fn run(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
@@ -83,7 +83,7 @@ async fn explained(session: &Session, client: &Client, jobs: Vec<Job>, surroundi
     let mut rows = Vec::new();
     for job in jobs.into_iter().take(JOBS_MAX) {
         let asked = answer(client.allocations().explain(v1::ExplainRequest { key: job.allocation.id.clone() })).await;
-        // It may have gone, or not be the caller's.
+        // The job may have ended, or may not be the caller's.
         let terms = asked.map(|explained| explained.score).unwrap_or_default();
         let partition = surroundings.with(|context| job.partition(context).to_owned());
         rows.push(Priority { job: Some(job), partition, terms });

@@ -23,7 +23,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 const SQUEUE: Command = Command("squeue");
-/// Jobs whose details are asked for one by one; of further ones these columns are empty.
+/// Jobs whose details are requested one by one; for further jobs these columns are empty.
 const DETAILS_MAX: usize = 256;
 
 pub async fn run(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
@@ -150,7 +150,8 @@ fn layout(args: &Squeue) -> Result<Layout<Job>, Failure> {
     Layout::of_letters(given.as_deref().unwrap_or(default), JOB_FIELDS).map_err(wrong_format)
 }
 
-/// The order that is wanted. Without it, jobs are in the order of the queue where that is known, and else of their numbers.
+/// The order of the rows. Without `--sort`, jobs are in the order of their starts with `--start`, else of the queue if that
+/// is known, else of their numbers.
 fn keys(args: &Squeue, shows_outlook: bool) -> Result<Vec<SortKey>, Failure> {
     let default = match (args.start, shows_outlook) {
         (true, _) => "S",
@@ -190,7 +191,7 @@ fn wanted(args: &Squeue, surroundings: &Surroundings) -> Result<Wanted, Failure>
     })
 }
 
-/// Whether columns are wanted that lists of jobs do not have.
+/// Whether the columns need details that lists of jobs do not have.
 fn needs_details(layout: &Layout<Job>) -> bool {
     DETAIL_LETTERS.iter().any(|letter| layout.has(*letter)) || DETAIL_NAMES.iter().any(|name| layout.has_name(name))
 }
@@ -205,7 +206,7 @@ async fn with_details(client: &Client, mut jobs: Vec<v1::Allocation>) -> Vec<v1:
             requests.spawn(async move { (at, answer(client.allocations().get(v1::GetAllocationRequest { key, stale: false })).await) });
         }
         while let Some(done) = requests.join_next().await {
-            // Of others' work only the list may be seen.
+            // The user may see others' work only in the list.
             if let Ok((at, Ok(detailed))) = done
                 && let Some(job) = jobs.get_mut(at)
             {

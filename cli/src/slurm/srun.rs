@@ -32,8 +32,8 @@ use std::time::Duration;
 
 /// The job's number, set by its agent.
 const JOB_VARIABLE: &str = "SLURM_JOB_ID";
-/// Variables that describe the allocation. Inside it, a launch gets the same from the allocation itself, and where an
-/// option on the command line says otherwise they would contradict it.
+/// Variables that describe the allocation. Inside it they set no options: a launch has these values from the allocation
+/// itself, and they could contradict an option on the command line.
 const JOB_VARIABLES: [&str; 18] = [
     JOB_VARIABLE,
     "SLURM_JOBID",
@@ -118,13 +118,13 @@ pub async fn run(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
     Box::pin(launch::run_as(session, launch, Some(Srun { redirection, limit, give_up_after }))).await
 }
 
-/// The variables that set options. What describes the present allocation is left out.
+/// The variables that set options, without those that describe the present allocation.
 fn variables(is_inside: bool) -> BTreeMap<String, String> {
     let all = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     all.filter(|(name, _)| !is_inside || !JOB_VARIABLES.contains(&name.as_str())).collect()
 }
 
-/// What is printed in place of running something.
+/// The text that is printed instead of a launch.
 fn information(own: &OwnOptions) -> Option<String> {
     if own.version {
         return Some(version_line(env!("CARGO_PKG_VERSION")));
@@ -143,7 +143,7 @@ fn check_cluster(own: &OwnOptions, compat: &Compat) -> Result<(), Failure> {
     }
 }
 
-/// Refuses what only makes sense for a job that is not waited for.
+/// Refuses options that only make sense for a job that nobody waits for.
 fn refuse_of_batch(own: &OwnOptions) -> Result<(), Failure> {
     let given = [("--hold", own.hold), ("--test-only", own.test_only)].into_iter().find(|(_, given)| *given);
     match given {
@@ -210,8 +210,8 @@ fn wireup(mpi: &str) -> Result<Wireup, Failure> {
     }
 }
 
-/// Whether the ranks are those of an MPI program: where one fails, the others would wait for it. Of other programs the
-/// others go on, as in Slurm.
+/// Whether the ranks are an MPI program: if one fails, the others would wait for it. The ranks of other programs continue
+/// then, as in Slurm.
 fn is_mpi(launch: &Launch, dir: &Path) -> bool {
     if matches!(launch.flags.pmi, Some(Wireup::Pmi | Wireup::Pmix)) {
         return true;

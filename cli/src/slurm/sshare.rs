@@ -37,7 +37,7 @@ async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// The accounts, and the users in those that they may use.
+/// The accounts, and the users of each account who may use it.
 async fn shares(session: &Session, args: &Sshare, surroundings: &Surroundings) -> Result<Vec<Share>, Failure> {
     let compat = &surroundings.compat;
     let client = session.connect().await?;

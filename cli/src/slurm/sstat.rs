@@ -55,7 +55,7 @@ async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
     Ok(code)
 }
 
-/// What a job uses, or one of its launches, whose ranks are measured one by one.
+/// The usage of a job, or of one of its launches, whose ranks are measured one by one.
 async fn usage(client: &Client, id: &AskedJob, per_rank: bool) -> Result<Usage, Failure> {
     let number = id.number;
     if id.step == Some(Step::Extern) {

@@ -14,7 +14,7 @@ use lattice_slurm::step::StepRow;
 use std::collections::BTreeMap;
 use tokio::task::JoinSet;
 
-/// Jobs whose steps are asked for: each is a request. Of further ones there is only the step of the script.
+/// Jobs whose steps are requested, one request each. Further jobs have only the step of the script.
 pub const JOBS_ASKED_MAX: usize = 256;
 
 /// The steps of jobs, by the ids of Lattice.
@@ -28,8 +28,8 @@ pub async fn fetch_one(client: &Client, key: &str) -> Result<v1::ListStepsRespon
     answer(client.allocations().list_steps(v1::ListStepsRequest { key: key.to_owned() })).await
 }
 
-/// The steps of those of these jobs that have begun, of the first [`JOBS_ASKED_MAX`]. A job that the caller may not ask
-/// about, or that the quorum has no more, is left out.
+/// The steps of the first [`JOBS_ASKED_MAX`] of these jobs that have begun. A job that the caller may not see, or that
+/// the quorum does not have any more, is left out.
 ///
 /// # Errors
 /// The agent does not answer.
@@ -79,7 +79,7 @@ pub async fn find(client: &Client, key: &str, step: Step) -> Result<v1::JobStep,
     })
 }
 
-/// The rows of the steps of jobs that are wanted: those named, or all that run.
+/// The rows of the steps of wanted jobs: of the named jobs and steps, or of all that run.
 ///
 /// # Errors
 /// The agent refuses or does not answer.

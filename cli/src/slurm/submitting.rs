@@ -1,4 +1,4 @@
-//! What the commands that submit have in common: their variables and session.
+//! The common parts of the commands that submit: their variables and session.
 
 use lattice_cli_session::failure::Failure;
 use lattice_cli_session::session::Session;
@@ -18,7 +18,7 @@ pub fn session(quiet: bool) -> Result<Session, Failure> {
     Session::new(&Global { quiet, output: Some(Output::Table), ..Global::default() })
 }
 
-/// What is printed in place of a submission.
+/// The information that is printed instead of a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Information {
     Version,

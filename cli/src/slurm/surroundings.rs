@@ -1,4 +1,4 @@
-//! What the texts of Slurm's commands depend on: the site's names, the clock, the users of this machine, the nodes' sizes.
+//! The context of the texts of Slurm's commands: the site's names, the clock, the users of this machine, the nodes' sizes.
 
 use super::compat;
 use super::local_time::LocalZone;
@@ -12,11 +12,11 @@ use nix::unistd::{Uid, User};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// Everything besides the rows.
+/// The data that texts need besides the rows.
 pub struct Surroundings {
     /// The site's names.
     pub compat: Compat,
-    /// The sizes of nodes, where they are wanted.
+    /// The sizes of nodes, if they were fetched.
     pub nodes: BTreeMap<String, Resources>,
     time_format: Option<String>,
     uids: RefCell<BTreeMap<String, Option<u32>>>,
@@ -36,7 +36,7 @@ impl Surroundings {
         })
     }
 
-    /// Calls a function with them, at the present time.
+    /// Calls a function with this context, at the present time.
     pub fn with<T>(&self, f: impl FnOnce(&Context<'_>) -> T) -> T {
         let clock = Clock::new(now().0, &LocalZone, self.time_format.as_deref());
         let uid_of = |user: &str| self.uid_of(user);

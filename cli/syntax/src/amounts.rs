@@ -36,7 +36,7 @@ impl AmountFlags {
         self.mem_per_core.is_some() || self.mem_per_gpu.is_some()
     }
 
-    /// Of what the memory is given, as requests name it; empty: of each node.
+    /// The unit for which the memory is given, as requests name it; empty: a node.
     pub fn memory_unit(&self) -> &'static str {
         match (self.mem_per_core, self.mem_per_gpu) {
             (Some(_), _) => "core",
@@ -45,7 +45,7 @@ impl AmountFlags {
         }
     }
 
-    /// Takes those away that set the memory.
+    /// Removes the options that set the memory.
     pub fn remove_memory(&mut self) {
         (self.mem_per_core, self.mem_per_gpu) = (None, None);
     }

@@ -1,4 +1,4 @@
-//! Days and times as calendars and clocks show them, and what turns them into times that all agree on.
+//! Days and times as calendars and clocks show them, and their conversion to UTC.
 
 use lattice_model::time::Timestamp;
 
@@ -22,7 +22,7 @@ impl Civil {
         Self { year, month, day, ..Self::default() }
     }
 
-    /// The beginning of the day so many days later.
+    /// The beginning of the day that is this many days later.
     pub fn after_days(self, days: u32) -> Self {
         let noon = Self { hour: 12, minute: 0, second: 0, ..self };
         let later = utc(&noon).map(|at| of_utc(Timestamp(at.0.saturating_add(u64::from(days) * DAY_MS))));
@@ -51,7 +51,7 @@ pub fn of_utc(at: Timestamp) -> Civil {
     Civil { year, month: part(5, 7), day: part(8, 10), hour: part(11, 13), minute: part(14, 16), second: part(17, 19) }
 }
 
-/// The present time, and the time zone of who types.
+/// The present time, and the time zone of the user.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     /// The present time.
@@ -77,7 +77,7 @@ impl Clock {
 
     /// The time at which clocks of the zone show this; `None`: there is no such day or time.
     pub fn utc(&self, civil: &Civil) -> Option<Timestamp> {
-        // Checks the day: time zones may accept the 30th of February as another one.
+        // Checks the day: time zones may accept the 30th of February as another day.
         utc(civil).and_then(|_| (self.to_utc)(civil))
     }
 }

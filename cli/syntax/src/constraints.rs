@@ -77,7 +77,7 @@ fn terms(list: &str) -> Vec<(usize, &str)> {
     trimmed.filter(|(_, term)| !term.is_empty()).collect()
 }
 
-/// Checks a part of the list that begins after so many characters.
+/// Checks a part of the list that begins after `start` characters.
 fn check(list: &str, start: usize, part: &str) -> Result<(), UsageError> {
     feature_expression::parse(part).map(drop).map_err(|error| refused(list, error.at + start, error))
 }

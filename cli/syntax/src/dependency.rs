@@ -6,7 +6,7 @@ use lattice_model::DependencyCondition;
 use lattice_model::dependency::{NoSuchCondition, SINGLETON};
 use thiserror::Error;
 
-/// The text does not say what work depends on.
+/// The text is not a dependency.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DependencyError {
     #[error("write ID or ID:CONDITION, such as 1f0c9a4e or 1f0c9a4e:failure, or singleton")]
@@ -31,8 +31,8 @@ pub fn parse_dependency(text: &str) -> Result<v1::Dependency, DependencyError> {
     }
 }
 
-/// A dependency on what is named so; without a condition, on its success. The name `singleton` alone means
-/// no other allocation.
+/// A dependency on the allocation with this name; without a condition, on its success. The name `singleton` alone
+/// names no allocation.
 pub fn named(name: &str, condition: Option<&str>) -> Result<v1::Dependency, DependencyError> {
     let condition = match condition {
         None if name == SINGLETON => return Ok(singleton()),

@@ -8,8 +8,8 @@
 //!
 //! `sbatch` reads the same lines, together with its command line and its variables ([`read_for_sbatch`]).
 //!
-//! `--walltime`, `--service` and `--reactive` contradict each other. Two such `#LATTICE` lines are refused. Otherwise the
-//! one that wins is named in a warning, with what is left out.
+//! `--walltime`, `--service` and `--reactive` contradict each other. Two such `#LATTICE` lines are refused. Otherwise a
+//! warning names the one that wins and the one that is left out.
 
 pub mod words;
 
@@ -72,7 +72,7 @@ impl Lifetime {
         }
     }
 
-    /// Why this one and another one cannot both be.
+    /// Why these two cannot both be given.
     fn contradiction(self, other: Self) -> String {
         match (self, other) {
             (Self::Walltime, endless) | (endless, Self::Walltime) => format!("--walltime ends the work, {} has no end", endless.option()),
@@ -97,7 +97,7 @@ impl Line {
         given.into_iter().filter(|(_, set)| *set).map(|(lifetime, _)| lifetime).collect()
     }
 
-    /// Leaves out of `under` what contradicts `self`. Returns a warning about each such option; `of` names the lines of
+    /// Removes the options of `under` that contradict `self`. Returns a warning about each; `of` names the lines of
     /// `under`.
     fn leave_out(&self, under: &mut Self, of: &str) -> Vec<String> {
         let given = self.lifetimes();
@@ -161,7 +161,7 @@ pub fn read(name: &str, script: &str, compat: &Compat) -> Result<Directives, Usa
     Ok(Directives { name: name.to_owned(), flags, tasks, scaling, warnings })
 }
 
-/// The warnings about a job of `#SBATCH` lines that `sbatch` does not submit.
+/// The warnings about `#SBATCH` lines that another command than `sbatch` submits.
 fn warnings_of(job: Job) -> Result<Vec<String>, UsageError> {
     let mut warnings = job.notes;
     for given in &job.own_given {
@@ -180,8 +180,8 @@ fn warnings_of(job: Job) -> Result<Vec<String>, UsageError> {
 }
 
 /// Reads the lines of the script `name`, the options `given` to `sbatch`, and its variables. The command line wins over
-/// `#LATTICE` lines, these over variables, and those over `#SBATCH` lines. A job that names no output file gets that of
-/// Slurm.
+/// `#LATTICE` lines, `#LATTICE` lines over variables, and variables over `#SBATCH` lines. A job that names no output
+/// file gets Slurm's default one.
 ///
 /// # Errors
 /// As [`read`].
@@ -237,9 +237,9 @@ pub fn parse_words(command: &str, words: &[String]) -> Result<SubmitFlags, Usage
 struct Lines {
     /// The options of its `#LATTICE` lines.
     lattice: Line,
-    /// Those of its `#SBATCH` lines.
+    /// The options of its `#SBATCH` lines.
     slurm: Vec<Given>,
-    /// Whether it has such lines, if only empty ones.
+    /// Whether it has `#SBATCH` lines, even if all of them are empty.
     has_slurm: bool,
 }
 
@@ -287,7 +287,7 @@ fn slurm_line(place: &str, words: &[String]) -> Result<Vec<Given>, UsageError> {
     }
 }
 
-/// Parses what Slurm's options became. An error names the option that was written.
+/// Parses the translated options of Slurm. An error names the option as it was written.
 fn parse_pieces(name: &str, pieces: &[Piece]) -> Result<Line, UsageError> {
     let all: Vec<&String> = pieces.iter().flat_map(|piece| &piece.words).collect();
     let error = match Line::try_parse_from(&all) {
@@ -299,7 +299,7 @@ fn parse_pieces(name: &str, pieces: &[Piece]) -> Result<Line, UsageError> {
             return Err(explained(&piece.shown, &error));
         }
     }
-    // Each is good alone, but they contradict each other.
+    // Each option is valid alone, but they contradict each other.
     Err(explained(name, &error))
 }
 

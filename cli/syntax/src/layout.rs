@@ -119,8 +119,8 @@ pub fn split_programs(command: Vec<String>, ranks: Option<u32>) -> Result<Progra
     Ok(Programs { first, further, ranks: Some(all) })
 }
 
-/// Parses the option for the number of ranks; the inner value is the number, if it is joined to the option. `None`: the
-/// word is another one.
+/// Parses the option for the number of ranks; the inner value is the number, if it is joined to the option. `None`:
+/// another word.
 fn parse_ranks_option(word: &str) -> Option<Option<String>> {
     match word.split_once('=') {
         Some(("--ntasks" | "-n", number)) => Some(Some(number.to_owned())),

@@ -16,7 +16,7 @@ const SUBMITTING_COMMANDS: [&str; 3] = ["submit", "launch", "session"];
 /// The options of task groups, which only `submit` has.
 const TASK_GROUP_OPTIONS: [&str; 4] = ["--task-group", "--array", "-a", "--max-failures"];
 
-/// What other systems call the bounds of a scaled service.
+/// Names that other systems have for the bounds of a scaled service.
 const REPLICA_OPTIONS: [&str; 3] = ["--replicas", "--min-replicas", "--max-replicas"];
 
 /// Documented commands that are not built, each with the commands before it.
@@ -68,7 +68,7 @@ pub fn explain(error: &Error, typed: &[OsString]) -> Option<UsageError> {
             let command = typed.iter().skip(1).find_map(|word| SUBMITTING_COMMANDS.into_iter().find(|command| *word == **command));
             let is_before_command = typed.get(1).and_then(|first| first.to_str()).is_some_and(|first| first.starts_with('-'));
             match command {
-                // After such a command it may be one of Slurm's.
+                // After such a command it may be an option of Slurm.
                 Some(command) if !is_before_command => Some(unknown_option(command, &option, context(ContextKind::SuggestedArg))),
                 _ if option == "--config" => Some(
                     UsageError::new("--config: it is no option of a command, but stands before the command")
@@ -89,7 +89,7 @@ pub fn explain(error: &Error, typed: &[OsString]) -> Option<UsageError> {
 /// before it.
 fn explain_unbuilt_command(word: &str, typed: &[OsString]) -> Option<UsageError> {
     let mut root = Cli::command();
-    // Commands know their subcommands only then.
+    // Only a built command knows its subcommands.
     root.build();
     let (mut parent, mut whole) = (&root, String::new());
     let before = typed.iter().skip(1).take_while(|typed| **typed != *word);

@@ -6,7 +6,7 @@ use crate::shape::{Shape, complete_shape};
 use lattice_model::Resources;
 use lattice_model::count::counted;
 
-/// The numbers of nodes and ranks, and the amounts of each node; 0: not asked for.
+/// The numbers of nodes and ranks, and the amounts of each node; 0: not requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Amounts {
     pub shape: Shape,
@@ -81,7 +81,7 @@ fn one_of(one: &str, other: &str, what: &str) -> UsageError {
     UsageError::new(format!("{one} and {other} both set {what}")).with_hint("give one of them")
 }
 
-/// Nodes, ranks on each node, and total ranks, from those of these numbers that were given.
+/// Nodes, ranks on each node, and total ranks, from the given ones of these numbers.
 fn shape(flags: &SubmitFlags, named: u32) -> Result<Shape, UsageError> {
     let mut nodes = flags.nodes.map(|nodes| nodes.least).or(Some(named).filter(|named| *named > 0));
     let mut ranks = flags.ranks;
@@ -94,7 +94,7 @@ fn shape(flags: &SubmitFlags, named: u32) -> Result<Shape, UsageError> {
         if let (None, Some(each)) = (nodes, flags.gpus) {
             nodes = Some(divided(total, each, "--gpus")?);
         }
-        // Nodes and ranks on each say already how many ranks there are.
+        // The number of nodes and the ranks on each already give the number of ranks.
         let is_counted = ranks.is_some() || (flags.tasks_per_node.is_some() && nodes.is_some());
         if let (false, Some(each)) = (is_counted, flags.binding.gpus_per_task) {
             ranks = Some(divided(total, each, "--gpus-per-task")?);
@@ -103,7 +103,7 @@ fn shape(flags: &SubmitFlags, named: u32) -> Result<Shape, UsageError> {
     complete_shape(ranks, nodes, flags.tasks_per_node, flags.layout.plane()).map_err(|error| UsageError::new(error.to_string()))
 }
 
-/// The GPUs of each of so many nodes.
+/// The GPUs of each of this many nodes.
 fn gpus(flags: &SubmitFlags, nodes: u32) -> Result<u32, UsageError> {
     let Some(total) = flags.amounts.gpus_total else { return Ok(flags.gpus.unwrap_or(0)) };
     if let Some(each) = flags.gpus.filter(|each| u64::from(*each) * u64::from(nodes) != u64::from(total)) {

@@ -9,8 +9,9 @@
 //!                                         └─ values, amounts, places, times: what its value becomes
 //! ```
 //!
-//! The last of an option that is repeated counts, as in Slurm. The command line wins over the environment, and that over
-//! the script's lines. Nothing that changes what runs is ignored: what cannot be honoured is refused with a remedy.
+//! If an option is repeated, the last one counts, as in Slurm. The command line wins over the environment, and the
+//! environment over the script's lines. No option that changes what runs is ignored: if it cannot be honoured, it is
+//! refused with a remedy.
 
 mod amounts;
 mod arguments;
@@ -47,11 +48,11 @@ use std::collections::BTreeMap;
 pub struct Translated {
     /// Options of `lattice submit` or `lattice launch`.
     pub words: Vec<String>,
-    /// What a person should know, for stderr.
+    /// Notes for the user, on stderr.
     pub notes: Vec<String>,
-    /// Of `srun`: further options of a job of its own, which a step in an allocation does not need.
+    /// For `srun`: further options of a job of its own, which a step in an allocation does not need.
     pub of_job: Vec<String>,
-    /// What the command itself does.
+    /// The options that the command itself handles.
     pub own: OwnOptions,
     /// The script or the program, and its arguments.
     pub rest: Vec<String>,

@@ -1,4 +1,4 @@
-//! The specification of an allocation, from options, a program, and what surrounds the submission.
+//! The specification of an allocation, from options, a program, and the context of the submission.
 //!
 //! Nothing here reads a file or the environment: agents also build specifications, for users of REST.
 
@@ -41,7 +41,7 @@ pub enum Program {
     Session,
 }
 
-/// What a submission takes along that is in none of its options.
+/// The values of a submission that are in none of its options.
 #[derive(Clone, Debug, Default)]
 pub struct Context {
     /// The tenant and the vCluster of work that names none; empty: none.
@@ -92,7 +92,7 @@ pub fn build(flags: &SubmitFlags, program: Program, context: Context) -> Result<
     };
     env.extend(flags.variables(pmi));
     let everywhere = fits.nodes.saturating_mul(fits.tasks_per_node);
-    // On more nodes of a range, `tasks_per_node` on each would be more ranks.
+    // If a range gives more nodes, `tasks_per_node` on each would make more ranks.
     let is_range = flags.nodes.is_some_and(|nodes| nodes.most.is_some());
     let is_given = fits.ranks < everywhere || (is_range && flags.ranks.is_some()) || spread.is_some();
     let ranks = if is_given { fits.ranks } else { 0 };
@@ -125,7 +125,7 @@ pub fn build(flags: &SubmitFlags, program: Program, context: Context) -> Result<
             gpus,
             memory_unit: flags.amounts.memory_unit().to_owned(),
             exclude: exclude.iter().map(ToString::to_string).collect(),
-            // With the other times.
+            // `StartFlags::apply` sets it.
             topology_wait_seconds: 0,
             exclusive_user: flags.exclusive == Some(Exclusive::User),
             spread: spread.map(|each| v1::Amount { cores: each.cores, memory_bytes: each.memory_bytes, gpus: each.gpus }),
@@ -161,7 +161,7 @@ pub fn build(flags: &SubmitFlags, program: Program, context: Context) -> Result<
     Ok(spec)
 }
 
-/// Makes it the specification of a scaled service, if the options say so.
+/// Makes `spec` the specification of a scaled service, if the options say so.
 ///
 /// # Errors
 /// As [`ScalingFlags::to_message`].
@@ -170,7 +170,7 @@ pub fn apply_scaling(spec: &mut v1::AllocationSpec, flags: &SubmitFlags, scaling
     let lifecycle = spec.lifecycle.get_or_insert_default();
     lifecycle.r#type = "reactive".to_owned();
     if flags.walltime.is_none() {
-        // Not the default of other work: such a service has none.
+        // A scaled service has no walltime, not even the default one.
         lifecycle.walltime_seconds = 0;
     }
     lifecycle.scaling = Some(scaling);
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_win_over_what_surrounds_a_submission() {
+    fn options_win_over_the_context() {
         let context = Context {
             tenant: "t".into(),
             env: HashMap::from([("A".into(), "1".into()), ("B".into(), "1".into())]),

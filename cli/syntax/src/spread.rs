@@ -29,7 +29,7 @@ pub(crate) fn resolve(flags: &SubmitFlags, named: u32) -> Result<Amounts, UsageE
     let (Some(memory_bytes), Some(_)) = (memory_bytes, all) else {
         return Err(UsageError::new("--mem-per-core: for all ranks it is more memory than any machines have"));
     };
-    // GPUs of each node bound how many ranks it can have.
+    // The GPUs of a node limit how many ranks it can have.
     let tasks_max = match (flags.gpus, gpus_each) {
         (Some(gpus), 1..) => (gpus / gpus_each).clamp(1, TASKS_PER_NODE_MAX),
         (Some(_), 0) | (None, _) => TASKS_PER_NODE_MAX,
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_how_many_ranks_a_node_has_is_refused() {
+    fn options_that_say_how_many_ranks_a_node_has_are_refused() {
         for (line, option) in
             [("", "--spread needs"), ("-n 8 -N 2", "--nodes has"), ("-n 8 --cores=2", "--cores has"), ("-n 8 -G 8", "--gpus-total has")]
         {

@@ -1,5 +1,4 @@
-//! The options of a submission that say when it begins, by when it must have ended, how late in its queue it is, what
-//! people should know of it, in which reservation it begins, and of what they get mail.
+//! The options of a submission for its times, its place in the queue, its comment, its reservation and its mail.
 
 use crate::UsageError;
 use crate::civil::{Civil, Clock};
@@ -98,10 +97,10 @@ impl StartFlags {
         given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag)
     }
 
-    /// Sets them in the specification. Times without a zone are in that of this clock.
+    /// Sets these options in the specification. Times without a zone are in the zone of `clock`.
     ///
     /// # Errors
-    /// There is no such time.
+    /// A time does not exist.
     pub fn apply(&self, spec: &mut v1::AllocationSpec, clock: &Clock) -> Result<(), UsageError> {
         let at = |flag: &str, time: Option<StartTime>| time.map_or(Ok(0), |time| Ok(time.resolve(flag, clock)?.0));
         let timing = v1::Timing {
@@ -120,7 +119,7 @@ impl StartFlags {
         Ok(())
     }
 
-    /// `None`: no mail is wanted. Whom without what is refused by the server.
+    /// `None`: no mail is wanted. The server refuses a recipient without events.
     fn mail(&self) -> Option<v1::Mail> {
         let events: BTreeSet<MailEvent> = self.mail_type.iter().flat_map(|kind| kind.events()).copied().collect();
         let is_wanted = !events.is_empty() || (self.mail_type.is_empty() && self.mail_user.is_some());
@@ -160,14 +159,14 @@ impl FromStr for MailType {
     }
 }
 
-/// A time at which something begins or has ended, as it was written.
+/// The time of a start or of a deadline, as it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartTime {
-    /// So long from now on.
+    /// This long after now.
     After(Duration),
     /// With a time zone.
     At(Timestamp),
-    /// The next time that it is so late.
+    /// The next moment with this time of day.
     Daily(TimeOfDay),
     /// On this day, at the beginning if no time is given.
     On(Day, TimeOfDay),
@@ -184,14 +183,14 @@ pub struct TimeOfDay {
 /// A day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Day {
-    /// So many days after today.
+    /// This many days after today.
     InDays(u32),
     Date {
         year: i32,
         month: u32,
         day: u32,
     },
-    /// The next one with this date.
+    /// The next day with this date, today included.
     Yearly {
         month: u32,
         day: u32,
@@ -229,7 +228,7 @@ impl StartTime {
             Self::On(Day::Date { year, month, day }, time) => clock.utc(&time.on(Civil::day(year, month, day))).ok_or_else(none),
             Self::On(Day::Yearly { month, day }, time) => {
                 let on = |years| clock.utc(&time.on(Civil::day(clock.today().year + years, month, day)));
-                // The present day counts, however late it is.
+                // Today counts, even if the time is past.
                 let today = clock.utc(&clock.today()).unwrap_or_default();
                 [0, 1].into_iter().filter_map(on).find(|at| *at >= today).ok_or_else(none)
             }
@@ -294,7 +293,7 @@ impl Day {
     }
 }
 
-/// A number of so many digits.
+/// A number of `least` to `most` digits.
 fn number(text: &str, least: usize, most: usize) -> Option<u32> {
     let fits = (least..=most).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
     if fits { text.parse().ok() } else { None }
@@ -335,7 +334,7 @@ fn parse(text: &str) -> Option<StartTime> {
     {
         return Some(StartTime::On(day, time));
     }
-    // A number alone would be read in one way by those who know Slurm and in another by others.
+    // A number without a unit is refused: users of Slurm would read it differently from others.
     let has_unit = text.bytes().any(|b| b.is_ascii_alphabetic());
     let after = has_unit.then(|| duration::parse(text, BareNumber::Seconds).ok()).flatten();
     after.map(StartTime::After)
@@ -422,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_submission_says_when_it_begins_and_what_else_of_it() {
+    fn the_options_are_set_in_the_specification() {
         let line = "--begin=16:00 --deadline 2026-03-06 --time-min=30 --nice --comment x --mail-type=BEGIN,time_limit_80 --mail-user=ada";
         let mut spec = v1::AllocationSpec::default();
         flags(line).apply(&mut spec, &Clock { now: NOW, ..Clock::default() }).unwrap();

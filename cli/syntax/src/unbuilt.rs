@@ -39,7 +39,7 @@ impl UnbuiltFlags {
         Self::NAMES.into_iter().zip(given).find(|(_, set)| *set).map(|(flag, _)| flag)
     }
 
-    /// Sets them in the specification.
+    /// Sets these options in the specification.
     pub fn apply(&self, spec: &mut v1::AllocationSpec) {
         spec.intent = self.intent.clone().unwrap_or_default();
         if self.view.is_some() || self.image.is_some() {

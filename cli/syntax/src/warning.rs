@@ -16,7 +16,7 @@ pub struct EndWarning {
     pub script_only: bool,
 }
 
-/// Why the text is no such signal.
+/// Why the text is not a signal before the end of the walltime.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum EndWarningError {
     #[error(transparent)]
@@ -48,7 +48,7 @@ impl FromStr for EndWarning {
 }
 
 impl EndWarning {
-    /// It in the specification.
+    /// The signal as a message of the specification.
     pub fn to_message(&self) -> v1::EndWarning {
         let before_seconds = self.before_seconds.unwrap_or_default();
         v1::EndWarning { signal: self.signal.to_string(), before_seconds, script_only: self.script_only }

@@ -4,8 +4,8 @@
 //!   YAML ──▶ entries with their lines ──▶ words such as --nodes=4 ──▶ the parser of a script's lines ──▶ flags
 //! ```
 //!
-//! Options may also be in sections, as the design documents have them (`resources: {nodes: 4}`): [`sections`] makes
-//! options of these.
+//! Options may also be in sections, as in the design documents (`resources: {nodes: 4}`): [`sections`] turns them into
+//! options.
 //!
 //! Whether the steps are a graph is checked by the agent, which knows the other allocations that they may name.
 
@@ -45,7 +45,7 @@ pub struct WorkflowStep {
     pub place: String,
     /// Its name.
     pub name: String,
-    /// Its options; what it depends on is named by steps or ids.
+    /// Its options; dependencies are named by steps or ids.
     pub flags: SubmitFlags,
     /// Its tasks, if it is to be a task group.
     pub tasks: TaskFlags,
@@ -150,7 +150,7 @@ impl<'de> Visitor<'de> for StepVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<StepEntries, A::Error> {
         let mut step = StepEntries::default();
         while let Some(key) = map.next_key::<String>()? {
-            // As the options of other schedulers, some of the documents' have underscores.
+            // Some options in the design documents have underscores, as those of other schedulers do.
             match key.replace('_', "-").as_str() {
                 "name" | "id" => {
                     if step.name.replace(map.next_value()?).is_some() {
@@ -300,8 +300,7 @@ fn same_option(entries: &[Entry]) -> Option<sections::Refused> {
     })
 }
 
-/// The error of the first option that is wrong by itself, which has its line; else the error of all
-/// of them together.
+/// The error of the first option that is wrong by itself, with its line; else the error of all options together.
 fn with_line(file: &str, marker: &str, entries: &[Entry], of_all: UsageError) -> UsageError {
     let single = entries.iter().filter(|entry| !["entrypoint", "script", "args"].contains(&entry.key.as_str())).find_map(|entry| {
         let words = option_words(&entry.key, &entry.value).ok()?;
@@ -330,8 +329,8 @@ fn option_words(key: &str, value: &Value) -> Result<Vec<String>, String> {
     }
 }
 
-/// The texts of a list; `None`: it contains something else. A number is no text here: a program would
-/// get other digits than those that were written, such as 255 for 0xFF.
+/// The texts of a list; `None`: it contains something else. A number is not taken as a text, because the program would
+/// get different digits, such as 255 for 0xFF.
 fn texts(list: &[Value]) -> Option<Vec<String>> {
     let text = |value: &Value| match value {
         Value::Text(text) => Some(text.clone()),

@@ -155,7 +155,7 @@ fn schedulers(workload: &Workload) -> Vec<Box<dyn Scheduler>> {
 }
 
 impl Options {
-    /// Replays the scenario with its own weights and with those of each file. Whether its criterion was met, or it has none.
+    /// Replays the scenario with its own weights and with those of each file. `false`: its criterion was not met.
     fn compare(&self, scenario: &Scenario) -> Result<bool> {
         ensure!(self.weights.len() <= FILES_MAX, "--weights: {} files; at most {FILES_MAX} are compared", self.weights.len());
         // All files are read first: nothing is replayed if one of them is refused.

@@ -1,5 +1,5 @@
-//! Simulated agents in a process of their own, which the bench starts, asks and ends: so their memory and sockets are
-//! apart from the bench's, and more agents fit than one process may have open files.
+//! Simulated agents in a process of their own, which the bench starts, queries and ends. So their memory and sockets are
+//! separate from the bench's, and there can be more agents than one process may have open files.
 //!
 //! ```text
 //!   bench                                                 simulated-agents
@@ -54,7 +54,7 @@ pub struct Options {
 pub struct Answer {
     /// The agents' counts.
     pub totals: Totals,
-    /// Resident memory before the first agent was made, in bytes, without pages of files: these are the program.
+    /// Resident memory before the first agent was made, in bytes, without pages of files such as the program.
     pub resident_before: u64,
     /// The same now.
     pub resident: u64,
@@ -81,7 +81,7 @@ pub fn run(options: &Options) -> Result<()> {
                 agents.check()?;
                 let totals = agents.totals();
                 if totals.listed == options.count && !std::mem::replace(&mut has_trimmed, true) {
-                    // That of the lists, which the agents have read and not stored.
+                    // The memory of the lists that the agents have read and not stored.
                     machine::return_freed_memory();
                 }
                 answer(&Answer { totals, resident_before, resident: resident()? })?;

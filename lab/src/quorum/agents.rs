@@ -189,7 +189,7 @@ impl Agent {
         }
     }
 
-    /// The watch, and where the role has it, the requests for the scheduler's lease.
+    /// Follows the watch and, if the role has it, requests the scheduler's lease.
     async fn follow(&self, permit: OwnedSemaphorePermit) -> Infallible {
         let watch = following::follow(&self.client, &self.counts, self.index, permit);
         match self.client.role() {

@@ -51,7 +51,7 @@ impl Members {
             raft_heartbeat_ms: timers.heartbeat_ms,
             raft_election_ms: timers.election_ms,
             member_lines: lines.to_owned(),
-            // Nodes whose simulated agents are gone must not be judged meanwhile.
+            // Nodes whose simulated agents are gone must not become Degraded meanwhile.
             heartbeat_ms: 10_000,
             degraded_after_ms: 3_600_000,
             ..up::Options::new(0, 3, dir)

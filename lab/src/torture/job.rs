@@ -18,11 +18,11 @@ pub enum Kind {
     Script,
     /// Ranks that find each other by PMI-1, and agree on each line.
     Ring,
-    /// In an image.
+    /// A command in an image.
     Image,
-    /// It would continue, and its walltime ends it.
+    /// A command that runs until its walltime ends it.
     Walltime,
-    /// It would continue, and is cancelled.
+    /// A command that runs until it is cancelled.
     Cancelled,
     /// Another launch is started in it from outside.
     Outside,

@@ -49,7 +49,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Appends it in one write, so that lines of several writers do not mix.
+    /// Appends the line in one write, so that lines of several writers do not mix.
     pub fn append(&self, path: &Path) -> Result<()> {
         let failed = || format!("cannot append to {}", path.display());
         let mut file = File::options().append(true).create(true).open(path).with_context(failed)?;

@@ -19,7 +19,7 @@ pub struct Screen {
     marks: Marks,
     labeller: Option<Labeller>,
     files: Option<RankFiles>,
-    /// Of `srun`.
+    /// The files that `srun` was given.
     redirection: Option<Redirection>,
     received: Received,
 }

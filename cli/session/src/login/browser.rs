@@ -58,7 +58,7 @@ fn open(url: &str) -> bool {
     command.arg(url).process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().is_ok()
 }
 
-/// The login that is waited for.
+/// The login for which this process waits.
 struct Expected {
     state: String,
     issuer: String,
@@ -70,15 +70,15 @@ impl Expected {
     }
 }
 
-/// Serves connections until one has the provider's answer to this login. Any program of this machine may connect: what
-/// is not the answer changes nothing.
+/// Serves connections until one has the provider's answer to this login. Any program of this machine may connect, but
+/// only the answer has an effect.
 async fn receive(listener: &TcpListener, expected: &Arc<Expected>) -> Redirected {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => match accepted {
                 Ok((stream, _)) => drop(connections.spawn(timeout(CONNECTION_TIMEOUT, serve(stream, expected.clone())))),
-                // Out of descriptors, for example: not at once again.
+                // The descriptors may be used up, for example: do not retry at once.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             },
             Some(served) = connections.join_next() => if let Ok(Ok(Ok(answer @ (Redirected::Code(_) | Redirected::Refused(_))))) = served {
@@ -120,7 +120,7 @@ async fn read_head(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-/// What a browser asks for that was sent to our address: `/` with the provider's parameters.
+/// The target in the request of a browser that was sent to our address: `/` with the provider's parameters.
 fn target(head: &[u8]) -> Option<&str> {
     let line = std::str::from_utf8(head).ok()?.lines().next()?;
     let target = line.strip_prefix("GET ")?.split(' ').next()?;

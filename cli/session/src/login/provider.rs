@@ -22,7 +22,7 @@ use std::time::Duration;
 const DESCRIPTION_PATH: &str = "/.well-known/openid-configuration";
 /// Life of a token that does not say when it expires.
 const LIFETIME_DEFAULT: Duration = Duration::from_secs(300);
-/// The shortest pause between two questions of the device flow, and the longest time that they go on.
+/// The shortest pause between two polls of the device flow, and the longest time of polling.
 const POLL_INTERVAL_MIN: Duration = Duration::from_secs(1);
 const POLL_TIME_MAX: Duration = Duration::from_secs(1800);
 
@@ -63,11 +63,11 @@ pub enum Sends {
     IdToken,
 }
 
-/// What the provider gave.
+/// The tokens that the provider gave.
 pub struct Tokens {
     access: String,
     id: Option<String>,
-    /// With which it gives new ones.
+    /// The provider exchanges it for new tokens.
     pub refresh: Option<String>,
     expires_in: Option<Duration>,
 }
@@ -121,7 +121,7 @@ struct Description {
 pub struct Authorization {
     /// The page to open.
     pub url: String,
-    /// What the provider has to send back.
+    /// A value that the provider must send back.
     pub state: String,
     verifier: PkceCodeVerifier,
     redirect: RedirectUrl,
@@ -131,7 +131,7 @@ pub struct Authorization {
 #[derive(Debug)]
 pub struct Provider {
     http: Http,
-    /// Who it is, and what `lattice` is there.
+    /// Its URL, and the identity of `lattice` there.
     pub issuer: Issuer,
     description: Description,
 }
@@ -216,7 +216,7 @@ pub fn minutes(time: Duration) -> u64 {
     time.as_secs().div_ceil(60)
 }
 
-/// Refuses a pause so long that nobody would be waited for: its arithmetic could overflow, besides.
+/// Refuses a pause longer than the time of polling, which could also overflow.
 fn check_interval(begun: &StandardDeviceAuthorizationResponse) -> Result<(), Failure> {
     let seconds = begun.interval().as_secs();
     if begun.interval() > POLL_TIME_MAX {
@@ -226,7 +226,7 @@ fn check_interval(begun: &StandardDeviceAuthorizationResponse) -> Result<(), Fai
     Ok(())
 }
 
-/// With PKCE (RFC 7636, S256).
+/// Begins a login with PKCE (RFC 7636, S256).
 fn authorize(issuer: &Issuer, endpoint: &str, redirect: &str) -> Result<Authorization, Failure> {
     let redirect = RedirectUrl::new(redirect.to_owned()).map_err(|error| bad_url("redirect", &error))?;
     let endpoint = AuthUrl::new(endpoint.to_owned()).map_err(|error| bad_url("authorization", &error))?;
@@ -250,7 +250,7 @@ pub async fn refresh(http: &Http, client_id: &str, token_endpoint: &str, refresh
     Ok(Tokens::from(&answer.map_err(|error| failed("the login could not be renewed", error))?))
 }
 
-/// Ends a token at the provider (RFC 7009), and so the refresh token's whole login.
+/// Revokes a token at the provider (RFC 7009). Revoking a refresh token ends its whole login.
 pub async fn revoke(http: &Http, client_id: &str, endpoint: &str, token: Revoked<'_>) -> Result<(), Failure> {
     let endpoint = RevocationUrl::new(endpoint.to_owned()).map_err(|error| bad_url("revocation", &error))?;
     let client = OAuth::new(ClientId::new(client_id.to_owned())).set_revocation_url(endpoint);

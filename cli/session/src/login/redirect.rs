@@ -12,7 +12,7 @@ pub enum Redirected {
     Code(String),
     /// The provider refused the login, for this reason.
     Refused(String),
-    /// The address is of no login, or of another one than this.
+    /// The address belongs to no login, or to another login.
     Foreign,
 }
 

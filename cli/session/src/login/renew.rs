@@ -24,7 +24,7 @@ pub async fn token(endpoint: &str, endpoints: &[String], access: &Access, now: T
     }
     match renew(&store, &server, access, now).await {
         Ok(token) => Ok(token),
-        // The provider may be away for a while.
+        // The provider may be unavailable for a while, and the present token is still valid.
         Err(_) if login.expires_at_ms > now.0 => Ok(login.token),
         Err(failure) => Err(failure.about(&format!("the login at {server} has ended"))),
     }
@@ -80,7 +80,7 @@ async fn renew(store: &Store, server: &str, access: &Access, now: Timestamp) -> 
     // A provider that does not replace the refresh token still accepts the present one.
     let refresh_token = tokens.refresh.or(login.refresh_token);
     logins.insert(server.to_owned(), Login { token: token.clone(), expires_at_ms: expires_at.0, refresh_token, ..login });
-    // The token is good all the same. The stored refresh token may be: not every provider replaces it.
+    // The new token is valid nevertheless. The stored refresh token may be valid too: not every provider replaces it.
     if let Err(failure) = store.write(&lock, logins) {
         write_message_line(format_args!("warning: the renewed login is not stored, so it may have to be repeated: {}", failure.what()));
     }

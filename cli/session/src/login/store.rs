@@ -32,7 +32,7 @@ pub struct Login {
     pub client_id: String,
     /// Where the provider gives new tokens.
     pub token_endpoint: String,
-    /// Where it ends tokens, if it does.
+    /// Where it revokes tokens, if it can.
     pub revocation_endpoint: Option<String>,
     /// Which token agents get.
     pub sends: Sends,
@@ -40,7 +40,7 @@ pub struct Login {
     pub token: String,
     /// When it expires; milliseconds since 1970.
     pub expires_at_ms: u64,
-    /// With which the provider gives a new one.
+    /// The provider exchanges it for a new token.
     pub refresh_token: Option<String>,
 }
 
@@ -129,7 +129,7 @@ impl Store {
         let cannot = |error: io::Error| self.failure("cannot be written", &error);
         let text = serde_json::to_string_pretty(&Content { logins }).map_err(|error| cannot(error.into()))?;
         let fresh = self.path.with_extension("new");
-        // What a killed command has left.
+        // A killed command may have left it.
         let _ = fs::remove_file(&fresh);
         let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&fresh).map_err(cannot)?;
         let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&fresh, &self.path));

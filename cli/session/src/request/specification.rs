@@ -42,18 +42,18 @@ pub fn build_specification(
     };
     let mut spec = specification::build(flags, program, context)?;
     spec.depends_on = spec.depends_on.iter().map(|named| dependency(named, settings)).collect::<Result<_, _>>()?;
-    // Without a name, work that asks for it finds none.
+    // If the name cannot be read, it is empty.
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     host.trim().clone_into(&mut spec.submit_host);
     Ok(spec)
 }
 
-/// Makes it the specification of a scaled service, if the options say so.
+/// Makes `spec` the specification of a scaled service, if the options say so.
 pub fn apply_scaling(spec: &mut v1::AllocationSpec, flags: &SubmitFlags, scaling: &ScalingFlags) -> Result<(), Failure> {
     Ok(specification::apply_scaling(spec, flags, scaling)?)
 }
 
-/// The dependency with what only this program knows: `@last`. A singleton names nothing.
+/// The dependency with `@last` replaced by an id, which only this program knows. A singleton names nothing.
 fn dependency(named: &v1::Dependency, settings: &Settings) -> Result<v1::Dependency, Failure> {
     Ok(v1::Dependency { r#ref: last::resolve(&named.r#ref, &settings.endpoints)?, condition: named.condition.clone() })
 }

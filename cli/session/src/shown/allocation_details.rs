@@ -121,7 +121,7 @@ fn least_walltime(a: &v1::Allocation) -> String {
     if least == 0 { String::new() } else { clock_text(Duration::from_secs(least)) }
 }
 
-/// Of what somebody gets mail.
+/// The events of which somebody gets mail.
 fn mail(mail: &v1::Mail) -> String {
     let to = if mail.user.is_empty() { String::new() } else { format!(" to {}", mail.user) };
     mail.events.join(", ") + &to
@@ -134,8 +134,8 @@ fn tags(a: &v1::Allocation) -> String {
     all.join(", ")
 }
 
-/// Whether each task of a task group, or each replica of a service, is one process: the number of its ranks would be read
-/// as that of the tasks or replicas.
+/// Whether each task of a task group, or each replica of a service, is one process: a number of ranks would look like the
+/// number of tasks or replicas.
 fn has_one_rank(a: &v1::Allocation) -> bool {
     let nodes = a.nodes_requested.max(a.nodes_requested_max);
     (!a.task_group.is_empty() || is_scaled(a)) && a.ranks == 0 && nodes <= 1 && a.tasks_per_node <= 1
@@ -177,7 +177,7 @@ fn used(a: &v1::Allocation, amount: String, of: &str) -> String {
     if nodes > 1 { format!("{amount} {of}{known}") } else { format!("{amount}{known}") }
 }
 
-/// At most two lines: the last ones, those of a launch with rank and launch, and why they were not read.
+/// At most two lines: the last lines, with rank and launch if they are of a launch, and why others were not read.
 fn last_stderr(stderr: &LastStderr) -> Vec<String> {
     let line = |last: &LastStderrLine| match last.launch {
         0 => last.line.clone(),

@@ -59,7 +59,7 @@ pub fn lines_table(lines: &[Line<'_>], now: Timestamp, owners: bool, size: Table
 
 /// The columns of [`allocation_row`].
 pub const ALLOCATION_HEADING: &[&str] = &["ID", "JOB", "NAME", "OWNER", "STATE", "NODES", "WALLTIME", "VCLUSTER", "REASON"];
-/// Those of them that a narrow screen does not show.
+/// The columns that a narrow screen does not show.
 pub const ALLOCATION_EXTRA: &[&str] = &["WALLTIME", "VCLUSTER"];
 
 /// The cells of an allocation in a watch.

@@ -7,7 +7,7 @@ pub fn range(least: u32, most: u32) -> String {
     if most > least { format!("{least}-{most}") } else { least.to_string() }
 }
 
-/// The number of nodes that it asks for; of a scaled service, the number that it has, in its replicas.
+/// The number of nodes that it asks for; for a scaled service, the number of nodes that its replicas have.
 pub fn nodes_wanted(a: &v1::Allocation) -> String {
     match &a.scaling_state {
         Some(state) => state.running.to_string(),
@@ -20,7 +20,7 @@ pub fn node_count(a: &v1::Allocation) -> String {
     if a.nodes.is_empty() { nodes_wanted(a) } else { a.nodes.len().to_string() }
 }
 
-/// [`node_count`] as a number; of a range that it asks for, the least.
+/// [`node_count`] as a number; the least number if it asks for a range.
 pub fn node_number(a: &v1::Allocation) -> u64 {
     match (&a.scaling_state, u64::try_from(a.nodes.len()).unwrap_or(u64::MAX)) {
         (Some(state), 0) => state.running.into(),
@@ -39,7 +39,7 @@ pub fn tasks_of(a: &v1::Allocation) -> String {
     tasks(a.tasks_per_node, a.ranks, nodes)
 }
 
-/// `ranks`: the number that was asked for; 0: so many on each node. `nodes`: the number of nodes, if it is known.
+/// `ranks`: the number that was requested; 0: `each` on each node. `nodes`: the number of nodes, if it is known.
 pub fn tasks(each: u32, ranks: u32, nodes: Option<u64>) -> String {
     match (ranks, nodes) {
         (0, Some(nodes)) => format!("{each} on each node, {} in all", nodes * u64::from(each)),

@@ -28,7 +28,7 @@ pub fn fold(allocations: &[v1::Allocation]) -> Vec<Line<'_>> {
 fn wait_alike(a: &v1::Allocation, b: &v1::Allocation) -> bool {
     let (part_a, part_b) = (part(a), part(b));
     let waits = part_a == part_b && matches!(part_a, Part::InLine | Part::Waits);
-    // In line, the reasons are about the places; otherwise they are what the user reads.
+    // The reason of work in line is only about its place; other reasons are shown, so they must be the same.
     let has_same_reason = part_a == Part::InLine || (message(a) == message(b) && a.reason == b.reason);
     waits
         && has_same_reason

@@ -12,7 +12,7 @@ use lattice_model::{DEFAULT_VCLUSTER, HoldKind};
 /// The columns of [`node_row`].
 pub const NODE_HEADING: &[&str] = &["NODE", "STATE", "CORES", "MEMORY", "GPUS", "VCLUSTER", "FEATURES", "NOT ENFORCED", "REASON"];
 
-/// Those of them that a narrow screen does not show.
+/// The columns that a narrow screen does not show.
 pub const NODE_EXTRA: &[&str] = &["FEATURES", "NOT ENFORCED"];
 
 /// A node as a line of a watch.
@@ -98,7 +98,7 @@ fn conformance(report: &v1::Conformance, is_wide: bool) -> String {
     format!("{group}{nodes}{stale}{drifted}")
 }
 
-/// The memory domains of a node, and its memory behind CXL, as a line; empty if they are not known.
+/// The memory domains of a node, and its CXL memory, as a line; empty if they are not known.
 pub fn domains_text(n: &v1::Node) -> String {
     block(&[("Domains", locality(n).to_string())])
 }

@@ -1,4 +1,4 @@
-//! Scaled services: how many replicas one has, where its metric is, and the list of its replicas.
+//! Scaled services: how many replicas one has, the reading of its metric, and the list of its replicas.
 
 use super::state::reason;
 use super::values::{filled, folded, short, time};
@@ -84,7 +84,7 @@ fn by_metric(policy: &ScalePolicy) -> String {
     format!("{metric}: more above {}, fewer below {}", policy.target, policy.floor())
 }
 
-/// Where the metric is.
+/// Rows about the last reading of the metric.
 fn reading_rows(policy: &ScalePolicy, reading: Option<&v1::MetricReading>) -> Vec<(&'static str, String)> {
     let Some(reading) = reading else { return vec![("Metric", "not looked at yet".to_owned())] };
     let since = time(reading.since_ms).map(|at| format!(" since {at}")).unwrap_or_default();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_says_how_many_replicas_it_has_and_where_its_metric_is() {
+    fn a_service_says_how_many_replicas_it_has_and_shows_its_metric() {
         let want = "\
 Replicas:     3 have nodes, 1 waits for a node, 2 leave; 4 wanted (2 to 6)
 Scales by:    cpu_utilization: more above 0.8, fewer below 0.4

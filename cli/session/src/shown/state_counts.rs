@@ -17,7 +17,7 @@ pub struct StateCount {
     pub nodes: Option<u64>,
 }
 
-/// One for each state in which there are any, in the order of an allocation's life.
+/// One for each state that some allocation is in, in the order of an allocation's life.
 pub fn count_by_state(allocations: &[v1::Allocation]) -> Vec<StateCount> {
     let count = |state: AllocationState| {
         let is_in = |a: &&v1::Allocation| state_from_name(&a.state).ok() == Some(state);

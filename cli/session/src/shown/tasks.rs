@@ -13,7 +13,7 @@ use lattice_model::count::counted;
 use lattice_model::task_group::IndexRun;
 use lattice_model::time::Timestamp;
 
-/// Characters of a list of indices that are shown where it is not what was asked for; the JSON has all of it.
+/// Characters of a list of indices that are shown beside other values; the JSON has the whole list.
 const LIST_CHARS_MAX: usize = 60;
 
 /// How tables of tasks and lanes are made narrower.
@@ -27,7 +27,7 @@ pub struct Task {
     pub group: String,
     /// Its index.
     pub index: u32,
-    /// What is known of it.
+    /// Its state and the values that the agent knows.
     pub known: v1::TaskRange,
 }
 
@@ -48,7 +48,7 @@ pub fn group_list(a: &v1::Allocation) -> String {
     shortened(&a.task_group, LIST_CHARS_MAX)
 }
 
-/// What a specification says of its tasks, in rows with labels; an empty row is not shown.
+/// The tasks of a specification, in rows with labels; an empty row is not shown.
 pub fn group_rows(group: &v1::TaskGroup) -> [(&'static str, String); 3] {
     let runs: Vec<IndexRun> = group.indices.iter().map(index_run).collect();
     let tasks: u64 = runs.iter().map(|run| u64::from(run.count())).sum();
@@ -129,7 +129,7 @@ pub fn tasks_table(ranges: &[v1::TaskRange], truncated: bool, size: TableSize) -
     table.on_screen(&[], &TASKS_FIT, size)
 }
 
-/// A range as a user types it, behind the group's id.
+/// A range as a user types it, after the group's id.
 pub fn range_name(group: &str, range: &v1::TaskRange) -> String {
     format!("{group}[{}]", run_of(range))
 }

@@ -19,8 +19,8 @@ pub fn lease_token(lease: &v1::Lease) -> String {
     lease.token.map(|token| token.to_string()).unwrap_or_default()
 }
 
-/// What a list that may have lanes of task groups and replicas of services calls an allocation: a lane by its group, a
-/// replica by its service.
+/// The name of an allocation in a list that may have lanes of task groups and replicas of services: a lane is named by its
+/// group, a replica by its service.
 pub fn work_name(a: &v1::Allocation) -> String {
     match (filled(&a.lane_of), filled(&a.replica_of)) {
         _ if a.name.is_empty() => String::new(),

@@ -51,7 +51,7 @@ struct Screen<'a> {
     request: v1::WatchRequest,
     watched: Watched,
     owners: bool,
-    /// What has not ended, and what has ended since the beginning.
+    /// The allocations that have not ended, or that have ended since the beginning.
     known: BTreeMap<String, v1::Allocation>,
     retries: Retries,
     /// Whether the last frame is out of date.
@@ -91,7 +91,7 @@ impl Screen<'_> {
     fn apply(&mut self, event: v1::WatchEvent) {
         self.request.since = event.cursor;
         if event.list {
-            // The list has all that has not ended.
+            // The list has all allocations that have not ended.
             self.known.retain(|_, a| has_ended(a));
         }
         let watched = &self.watched;
@@ -123,7 +123,7 @@ fn has_ended(a: &v1::Allocation) -> bool {
     state_from_name(&a.state).is_ok_and(AllocationState::is_terminal)
 }
 
-/// Keeps at most this many ended ones, the last to end.
+/// Keeps at most this many ended allocations, the last to end.
 fn forget_first_ended(known: &mut BTreeMap<String, v1::Allocation>, most: usize) {
     let mut ended: Vec<(u64, String)> = known.values().filter(|a| has_ended(a)).map(|a| (a.ended_at_ms, a.id.clone())).collect();
     ended.sort_unstable();

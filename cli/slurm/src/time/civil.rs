@@ -22,7 +22,7 @@ pub struct Civil {
 }
 
 impl Civil {
-    /// A second since 1970, in a zone that is so many seconds ahead of UTC.
+    /// A second since 1970, in a zone that is `offset` seconds ahead of UTC.
     pub fn new(unix: i64, offset: i64) -> Self {
         let local = unix + offset;
         let (days, seconds) = (local.div_euclid(86_400), local.rem_euclid(86_400));

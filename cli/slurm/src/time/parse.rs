@@ -3,12 +3,12 @@
 use super::Clock;
 use super::civil::{days_of, is_date};
 
-/// On which side of now a time of day without a date is.
+/// Whether a time of day without a date is before or after now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The last time that it was so late.
+    /// The last moment with this time of day.
     Past,
-    /// The next time that it will be so late.
+    /// The next moment with this time of day.
     Future,
 }
 

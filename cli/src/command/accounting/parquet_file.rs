@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
 
-/// The rows of a row group. So many are held in memory.
+/// The rows of a row group, which are held in memory.
 const GROUP_ROWS: usize = 64 * 1024;
 
 /// The cells of a column. In a column with `If`, an empty one is null.
@@ -92,7 +92,7 @@ impl<W: Write + Send> ParquetFile<W> {
         Ok(())
     }
 
-    /// Writes what is left, and the end of the file.
+    /// Writes the remaining rows, and the end of the file.
     pub(super) fn end(mut self) -> Result<(), Failure> {
         if !self.rows.is_empty() {
             self.write_group().map_err(failed)?;

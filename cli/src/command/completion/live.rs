@@ -1,7 +1,7 @@
 //! Values of the cluster, for a shell that completes a command line: ids, nodes, vClusters, tenants, services.
 //!
-//! The agent answers as it answers any call of this user: what the user may not see is not in it. A completion waits for
-//! the agent only briefly, renews no login, and has no values where something fails.
+//! The agent answers as it answers any call of this user, with only what the user may see. A completion waits for the
+//! agent only briefly, renews no login, and has no values if something fails.
 
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use lattice_api::allocation::STATES;
@@ -38,7 +38,7 @@ pub enum Subject {
 /// Commands that are also about work that has ended.
 const ABOUT_ENDED_WORK: [&str; 9] = ["logs", "status", "explain", "retry", "compare", "top", "checkpoint", "requeue", "wait"];
 
-/// What the values of an option or argument are, by its id; `path`: the names of the command and of those before it.
+/// The kind of values of an option or argument, by its id; `path`: the names of the command and of the commands before it.
 pub fn subject(path: &[&str], arg: &str) -> Option<Subject> {
     // Ids of members and of tokens, and a number of nodes.
     if matches!((path, arg), (["quorum" | "admin", ..], "id" | "ids") | (["submit" | "launch" | "session", ..], "nodes")) {
@@ -61,7 +61,7 @@ pub fn subject(path: &[&str], arg: &str) -> Option<Subject> {
     }
 }
 
-/// The options of the unfinished command line that say which agent is asked.
+/// The options of the unfinished command line that choose the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Source {
     endpoint: Option<String>,
@@ -94,7 +94,7 @@ impl Source {
     fn candidates(&self, subject: Subject, typed: &str) -> Vec<CompletionCandidate> {
         let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return Vec::new() };
         let found = runtime.block_on(async { tokio::time::timeout(ANSWER_TIMEOUT, self.fetch(subject, typed)).await });
-        // A look-up of a name may still be going on.
+        // A look-up of a name may still be running.
         runtime.shutdown_background();
         let mut found = match found {
             Ok(Ok(found)) => found,
@@ -136,7 +136,7 @@ impl Source {
             }
             Subject::Tenants => match answer(client.admin().list_tenants(v1::ListTenantsRequest {})).await {
                 Ok(listed) => listed.tenants.iter().map(|tenant| one(&tenant.name, "tenant")).collect(),
-                // Who may not list all tenants knows their own.
+                // A user who may not list all tenants can still see their own.
                 Err(_) => {
                     let me = answer(client.admin().who_am_i(v1::WhoAmIRequest {})).await?;
                     me.member_of.iter().map(|tenant| one(tenant, "tenant")).collect()

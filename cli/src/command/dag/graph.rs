@@ -5,20 +5,20 @@
 //!                                            ↘ notify-failure [Pending]
 //! ```
 //!
-//! A step is drawn behind the first step that it depends on. Behind others it is named with an arrow up: ↑. A graph that
-//! would be wider than a screen, or very long, is a list by level instead: each step is one level below the lowest of
-//! those that it depends on.
+//! A step is drawn after the first step that it depends on. After others it is named with an arrow up: ↑. A graph that
+//! would be wider than a screen, or very long, is a list by level instead: each step is one level below the lowest step
+//! that it depends on.
 
 use lattice_api::v1;
 use lattice_cli_session::output::{TableSize, Width};
 use lattice_cli_session::table::{entry, one_line};
 use std::collections::BTreeMap;
 
-/// How many of those that a step depends on are named on a screen.
+/// How many parents of a step are named on a screen.
 pub const NAMED_MAX: usize = 3;
 /// The widest line, in characters.
 const COLUMNS_MAX: usize = 80;
-/// Where the lines of a list end.
+/// The size that a list fits.
 const SIZE: TableSize = TableSize { width: Width::Terse, columns: Some(COLUMNS_MAX) };
 /// The most edges of a drawing.
 const EDGES_MAX: usize = 500;
@@ -50,9 +50,9 @@ pub fn dot(dag: &v1::Dag) -> String {
 
 struct Graph<'a> {
     steps: &'a [v1::DagStepStatus],
-    /// For each step, those that depend on it.
+    /// For each step, the steps that depend on it.
     children: Vec<Vec<usize>>,
-    /// For each step, those that it depends on.
+    /// For each step, the steps that it depends on.
     parents: Vec<Vec<usize>>,
 }
 
@@ -63,7 +63,7 @@ impl<'a> Graph<'a> {
         let (mut children, mut parents) = (vec![Vec::new(); steps.len()], vec![Vec::new(); steps.len()]);
         for (number, step) in steps.iter().enumerate() {
             for edge in &step.depends_on {
-                // Each step comes after those that it depends on, so a drawing has an end.
+                // Each step comes after its parents, so a drawing has an end.
                 if let Some(parent) = numbers.get(edge.step.as_str()).copied().filter(|parent| *parent < number) {
                     children[parent].push(number);
                     parents[number].push(parent);
@@ -86,8 +86,8 @@ impl<'a> Graph<'a> {
         Some(text)
     }
 
-    /// Draws a step at the end of the line, and behind it what depends on it: the first of these on the same line, the
-    /// others on lines of their own. A line has an end, so this goes only so deep.
+    /// Draws a step at the end of the line, and its children after it: the first on the same line, the others on lines of
+    /// their own. The width of a line bounds the recursion.
     fn draw_step(&self, number: usize, parent: Option<usize>, line: &mut String, text: &mut String) -> Option<()> {
         if parent.is_some_and(|parent| self.parents[number].first() != Some(&parent)) {
             line.push_str(&format!("{} ↑", one_line(&self.steps[number].name)));

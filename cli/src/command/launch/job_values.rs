@@ -1,4 +1,4 @@
-//! What the names of files need to know about the job in which `srun` runs.
+//! The values for names of files, of the job in which `srun` runs.
 
 use lattice_api::client::Client;
 use lattice_api::v1;
@@ -7,7 +7,7 @@ use lattice_cli_session::redirection::Redirection;
 use lattice_cli_session::session::answer;
 use lattice_model::TaskGroup;
 
-/// Completes the values of the job. Asks the agent only for what its files' names need, and is not known yet.
+/// Completes the values of the job. Requests from the agent only values that the names of files need and lack.
 pub async fn complete(mut redirection: Redirection, client: &Client, key: &str) -> Result<Redirection, Failure> {
     if !redirection.lacks_number() && !redirection.lacks_job_name() {
         return Ok(redirection);
@@ -22,7 +22,7 @@ pub async fn complete(mut redirection: Redirection, client: &Client, key: &str) 
         (job.number, job.group) = (allocation.number, allocation.number);
         return Ok(redirection);
     }
-    // A lane has no number: the task that it runs has one, behind the number of its group.
+    // A lane has no number: the task that it runs has one, after the number of its group.
     let group = get(client, &allocation.lane_of).await?;
     job.group = group.number;
     let position = TaskGroup::parse(&group.task_group).ok().and_then(|tasks| tasks.indices.ordinal_of(job.index?));

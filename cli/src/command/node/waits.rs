@@ -14,7 +14,7 @@ const FIT: Fit<'_> = Fit {
     left_out_last: &["ENDS"],
 };
 
-/// A table of it, and notes for what has no column; empty if nothing is left.
+/// A table of the work, and notes for what has no column; empty if no work is left.
 pub fn text(found: &v1::NodeWaitsResponse, size: TableSize) -> String {
     if found.waits.is_empty() {
         return String::new();

@@ -7,7 +7,7 @@ use lattice_cli_syntax::args::allocations::{SortColumn, SortKey};
 use lattice_model::time::Timestamp;
 use std::cmp::Ordering;
 
-/// Sorts by the first key, equal ones by the second, and so on; the order of the others stays. What has no value in a
+/// Sorts by the first key, equal ones by the second, and so on; the order of the others stays. Work without a value in a
 /// column, such as a start, comes last in either direction.
 pub fn sort(allocations: &mut [v1::Allocation], keys: &[SortKey], now: Timestamp) {
     allocations.sort_by(|a, b| keys.iter().map(|key| compare(a, b, *key, now)).find(|order| order.is_ne()).unwrap_or(Ordering::Equal));
@@ -31,7 +31,7 @@ fn compare(a: &v1::Allocation, b: &v1::Allocation, key: SortKey, now: Timestamp)
         SortColumn::Submitted => by_number(|a, _| positive(a.submitted_at_ms)),
         SortColumn::Started => by_number(|a, _| positive(a.started_at_ms)),
         SortColumn::Ended => by_number(|a, _| positive(a.ended_at_ms)),
-        // A service has none.
+        // A service has no walltime.
         SortColumn::Walltime => by_number(|a, _| positive(a.walltime_seconds)),
         SortColumn::Elapsed => by_number(elapsed_ms),
     }

@@ -51,7 +51,7 @@ pub struct Plan {
     pub now: Timestamp,
     /// Work that runs, and then work that waits, in the order of the chart.
     pub rows: Vec<Row>,
-    /// How many more run and wait than there are rows for.
+    /// How many further allocations run and wait without a row.
     pub running_left_out: usize,
     pub waiting_left_out: usize,
 }
@@ -132,7 +132,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// With the shortest step that has the last end of running work and the last expected start on the chart.
+    /// Has the shortest step with which the last end of running work and the last expected start are on the chart.
     fn of(plan: &Plan, cells: usize) -> Self {
         let now_ms = plan.now.0;
         let shown_ms = plan.rows.iter().filter_map(|row| match &row.span {
@@ -155,7 +155,7 @@ impl Axis {
         usize::try_from(at_ms.saturating_sub(self.now_ms) / self.cell_ms()).unwrap_or(usize::MAX)
     }
 
-    /// How many cells there are until a time, the one that it is in included.
+    /// How many cells there are until a time, including the cell of the time.
     fn cells_until(&self, at_ms: u64) -> usize {
         usize::try_from(at_ms.saturating_sub(self.now_ms).div_ceil(self.cell_ms())).unwrap_or(usize::MAX)
     }
@@ -184,7 +184,7 @@ impl Axis {
         }
     }
 
-    /// A bar has at least one cell. One that is longer than the chart, or has no end, ends in [`CONTINUES`].
+    /// A bar has at least one cell. A bar that is longer than the chart, or has no end, ends in [`CONTINUES`].
     fn bar(&self, start_ms: u64, end_ms: Option<u64>, fill: &str) -> String {
         let start = self.cell_of(start_ms);
         let end = end_ms.map(|end_ms| self.cells_until(end_ms).max(start.saturating_add(1)));

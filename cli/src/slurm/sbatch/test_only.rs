@@ -1,7 +1,7 @@
 //! `sbatch --test-only`: whether a job would be accepted, and when it is expected to begin.
 //!
-//! The agent and the quorum check the submission, and the agent plans the job beside all that waits. As in Slurm, the time
-//! is an estimate.
+//! The agent and the quorum check the submission, and the agent plans the job together with all waiting work. As in Slurm,
+//! the time is an estimate.
 
 use crate::command::submit;
 use lattice_api::client::Client;

@@ -9,8 +9,8 @@ use lattice_cli_syntax::compat::Compat;
 use lattice_cli_syntax::layout::parse_nodelist;
 use lattice_model::AllocationState;
 
-/// Lists work that matches and has not ended. An error names a job of which only a part matches, such as single tasks
-/// of an array.
+/// Lists work that matches and has not ended. An error names a job if only a part of it matches, such as single tasks of
+/// an array.
 pub async fn list(client: &Client, options: &Options, compat: &Compat) -> Result<Vec<Result<v1::Allocation, (String, Failure)>>, Failure> {
     let class = match &options.qos {
         Some(qos) => Some(u32::from(compat.class_of(qos).ok_or_else(|| Failure::usage(format!("the site has no QOS {qos:?}")))?)),

@@ -1,4 +1,4 @@
-//! `scontrol hold`, `release`, `requeue`, `wait_job`. Each goes on after a failure.
+//! `scontrol hold`, `release`, `requeue`, `wait_job`. Each continues after a failure.
 
 use crate::slurm::command_line::SCONTROL;
 use crate::slurm::jobs::job_ids;

@@ -17,10 +17,10 @@ use lattice_slurm::state::States;
 use lattice_slurm::step::StepRow;
 use std::fs;
 
-/// How long ended work is reported to be kept if the quorum does not report it, in seconds.
+/// The time for which ended work is kept, in seconds, that is printed if the quorum does not report it.
 const KEPT_SECONDS_DEFAULT: u64 = 300;
 
-/// What can be shown, with how many letters each may be shortened to.
+/// What can be shown, each with the least letters of its name.
 const ENTITIES: [(&str, usize); 11] = [
     ("jobs", 1),
     ("nodes", 1),

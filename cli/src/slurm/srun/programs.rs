@@ -1,4 +1,4 @@
-//! `srun --multi-prog`: the programs in a file become those of one launch.
+//! `srun --multi-prog`: the programs in a file become the programs of one launch.
 
 use lattice_cli_session::failure::Failure;
 use lattice_cli_syntax::args::launch::Launch;
@@ -17,7 +17,7 @@ pub fn read(launch: &mut Launch, dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The number of ranks, if options or the allocation say it.
+/// The number of ranks, if options or the allocation give it.
 fn asked_ranks(launch: &Launch) -> Option<u32> {
     let by_nodes = || launch.flags.nodes.map(|nodes| nodes.least.saturating_mul(launch.flags.tasks_per_node.unwrap_or(1)));
     let by_allocation = || std::env::var("SLURM_NTASKS").ok()?.parse::<u32>().ok();

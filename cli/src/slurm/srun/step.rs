@@ -26,8 +26,8 @@ pub fn refuse_options(words: &[String]) -> Result<(), Failure> {
     }
 }
 
-/// Leaves the launch the options of a step, and returns its time limit. Options that Slurm's manual has for jobs alone are
-/// ignored inside one, as Slurm does; what a step would use less of is reported.
+/// Removes the options that a step does not have, and returns its time limit. As in Slurm, options that its manual has only
+/// for jobs are ignored inside one. A note says if the step gets more than it asked for.
 pub async fn restrict(session: &Session, launch: &mut Launch, own: &OwnOptions, ours: Option<&str>) -> Result<Option<Duration>, Failure> {
     notes(&launch.flags, own).iter().for_each(|note| session.note(note));
     let limit = launch.flags.walltime;
@@ -87,7 +87,7 @@ fn notes(flags: &SubmitFlags, own: &OwnOptions) -> Vec<String> {
 /// A step has at most as many nodes as ranks, and exactly one number of them. Returns what to report, as Slurm does.
 fn fit_nodes(flags: &mut SubmitFlags) -> Option<String> {
     let nodes = flags.nodes.as_mut()?;
-    // Of a range the largest number that the step can use would be needed; its smallest is always possible.
+    // The largest number of a range that the step can use is not known here; the smallest is always possible.
     nodes.most = None;
     let ranks = flags.ranks.filter(|ranks| *ranks < nodes.least)?;
     let note = format!("Warning: can't run {ranks} processes on {} nodes, setting nnodes to {ranks}", nodes.least);
@@ -109,7 +109,7 @@ fn place(flags: &mut SubmitFlags, relative: Option<u32>, allocation: &v1::Alloca
     if relative.is_some() && flags.nodelist.is_some() {
         return Err(Failure::usage("--relative and --nodelist both choose nodes").hint("leave one of them out"));
     }
-    // A node that is named twice has two ranks: the list is already that of the ranks.
+    // A node that is named twice has two ranks: the list already names the node of each rank.
     if nodes.iter().collect::<BTreeSet<_>>().len() < nodes.len() {
         (flags.nodes, flags.tasks_per_node, flags.layout.distribution) = (None, None, None);
         return Ok(());

@@ -11,7 +11,7 @@ use nix::unistd::{User, getuid};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// What is known of the job without asking. `ours`: it is the job of this process.
+/// The values of the job that are known without a request. `ours`: it is the job of this process.
 pub fn job_values(ours: bool) -> JobValues {
     let variable = |name: &str| if ours { std::env::var(name).ok() } else { None };
     let number = |name: &str| variable(name).and_then(|text| text.parse::<u64>().ok());

@@ -116,13 +116,13 @@ pub enum SoftLimitError {
     Class,
 }
 
-/// In millionths.
+/// Parses a share, in millionths.
 fn fair_share(text: &str) -> Result<Quota, SoftLimitError> {
     let part = |text| decimal(text, 6).filter(|ppm| *ppm <= WHOLE_CLUSTER_PPM).ok_or(SoftLimitError::FairShare);
     if text == "none" { Ok(Quota::Unlimited) } else { part(text).map(Quota::AtMost) }
 }
 
-/// In percent.
+/// Parses an allowance, in percent.
 fn burst_allowance(text: &str) -> Result<Quota, SoftLimitError> {
     let is_allowance = |percent: &u32| (BURST_PERCENT_MIN..=BURST_PERCENT_MAX).contains(percent);
     let percent = |text| decimal(text, 2).filter(is_allowance).ok_or(SoftLimitError::BurstAllowance);
@@ -137,7 +137,7 @@ fn class(text: &str) -> Result<Quota, SoftLimitError> {
     }
 }
 
-/// A number with at most so many decimals, times ten to their power. Without a conversion from a
+/// A number with at most this many decimals, times ten to their power. Without a conversion from a
 /// float: 0.15 is 150,000 millionths exactly.
 fn decimal(text: &str, decimals: usize) -> Option<u32> {
     let (whole, part) = text.split_once('.').unwrap_or((text, "0"));

@@ -258,7 +258,7 @@ pub enum Answer {
     No,
 }
 
-/// Milliseconds; 0: none.
+/// Parses a time, and returns milliseconds; `none` is 0.
 fn parse_lend(text: &str) -> Result<u64, TimeError> {
     if text == "none" { Ok(0) } else { Ok(millis(parse_walltime(text)?)) }
 }

@@ -1,5 +1,5 @@
 //! Reads options as `getopt_long` does: `--name value`, `--name=value`, unique beginnings of names, `-n4`, `-n 4` and
-//! clusters such as `-vQ`. They end at the first word that is none: the script or the program.
+//! clusters such as `-vQ`. They end at the first word that is not an option: the script or the program.
 
 use super::option::{Command, SlurmOption, Takes};
 use super::table::OPTIONS;
@@ -42,7 +42,7 @@ pub struct Arguments {
 /// Reads the options of `command` in `words`; `place` begins each message.
 ///
 /// # Errors
-/// An option that the command does not have, or a value that is missing or too much.
+/// An option that the command does not have, or a value that is missing or not expected.
 pub fn read_arguments(command: Command, place: &str, words: &[String]) -> Result<Arguments, UsageError> {
     let mut given = Vec::new();
     let mut next = 0;
@@ -115,13 +115,13 @@ fn find_short(command: Command, letter: char) -> Option<&'static SlurmOption> {
     OPTIONS.iter().find(|option| option.short == Some(letter) && option.is_of(command))
 }
 
-/// What is wrong with a word: the text behind it, and the hint.
+/// What is wrong with a word: the text that follows it in the message, and the hint.
 struct Wrong {
     why: String,
     hint: String,
 }
 
-/// The option of a command with this name, or with the only name that begins so.
+/// The option of a command with this name, or with the only name that begins with it.
 fn find_long(command: Command, name: &str) -> Result<&'static SlurmOption, Wrong> {
     if let Some(option) = find_exactly(command, name) {
         return Ok(option);
@@ -144,7 +144,7 @@ fn unknown() -> Wrong {
     }
 }
 
-/// The error for a name that the command does not have: perhaps another one has it.
+/// The error for an option that this command does not have. It names other commands that have it.
 fn of_other_commands(name: &str) -> Wrong {
     let commands: Vec<&str> =
         Command::ALL.into_iter().filter(|command| find_exactly(*command, name).is_some()).map(Command::name).collect();

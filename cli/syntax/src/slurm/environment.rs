@@ -10,8 +10,8 @@ const SALLOC: u8 = Command::Salloc.bit();
 const JOBS: u8 = SBATCH | SALLOC;
 const ALL: u8 = JOBS | SRUN;
 
-/// The end of a variable's name, the option that it sets, and the commands that read it. The beginning of the name is
-/// that of the command.
+/// The end of a variable's name, the option that it sets, and the commands that read it. The name begins with the prefix
+/// of the command.
 pub(super) const VARIABLES: &[(&str, &str, u8)] = &[
     ("ACCOUNT", "account", ALL),
     ("ACCTG_FREQ", "acctg-freq", ALL),
@@ -127,8 +127,8 @@ pub(super) fn prefix(command: Command) -> &'static str {
     }
 }
 
-/// The options that these variables set. An empty variable sets none; one of an option without a value sets it unless it
-/// is 0.
+/// The options that these variables set. An empty variable sets none. A variable of an option without a value sets the
+/// option unless the variable is 0.
 pub fn read_environment(command: Command, environment: &BTreeMap<String, String>) -> Vec<Given> {
     let of_command = VARIABLES.iter().map(|(end, long, commands)| (format!("{}{end}", prefix(command)), *long, *commands));
     let whole = WHOLE_NAMES.iter().map(|(name, long, commands)| ((*name).to_owned(), *long, *commands));

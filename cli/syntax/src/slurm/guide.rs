@@ -42,7 +42,7 @@ fn commands(option: &SlurmOption) -> String {
     [(Command::Sbatch, "b"), (Command::Srun, "r"), (Command::Salloc, "a")].iter().filter(|(c, _)| has(*c)).map(|(_, l)| *l).collect()
 }
 
-/// What the example of a row becomes.
+/// The translation of a row's example.
 fn becomes(option: &SlurmOption) -> String {
     let command = Command::ALL.into_iter().find(|command| option.is_of(*command)).expect("each option has a command");
     let compat = Compat::parse("qos_mapping: {high: 7}").unwrap();

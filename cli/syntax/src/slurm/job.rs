@@ -10,7 +10,7 @@ use crate::UsageError;
 pub struct Piece {
     /// The option as it was written, and where.
     pub shown: String,
-    /// What it became.
+    /// Its translation.
     pub words: Vec<String>,
     /// Whether it is of a command line, not of a variable, a script's line or several options together.
     pub is_typed: bool,
@@ -19,13 +19,13 @@ pub struct Piece {
 /// All options of a job, translated.
 #[derive(Default)]
 pub struct Job {
-    /// What each option became, in their order.
+    /// The translations of the options, in their order.
     pub pieces: Vec<Piece>,
-    /// Of `srun`: options that only a job of its own needs, and a step in an allocation does not.
+    /// For `srun`: options that only a job of its own needs, and a step in an allocation does not.
     pub of_job: Vec<String>,
-    /// What a person should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
-    /// What the command itself does.
+    /// The options that the command itself handles.
     pub own: OwnOptions,
     /// The options that set `own`.
     pub own_given: Vec<Given>,

@@ -1,4 +1,4 @@
-//! What the table says of an option: its names, its commands, its value, and its rule.
+//! An option in the table: its names, its commands, its value, and its rule.
 
 use super::own::Sets;
 use super::value_error::ValueError;
@@ -50,7 +50,7 @@ pub enum Takes {
     Perhaps,
 }
 
-/// What a value is translated with.
+/// The context in which a value is translated.
 #[derive(Clone, Copy, Debug)]
 pub struct Around<'a> {
     /// The site's names.
@@ -59,12 +59,12 @@ pub struct Around<'a> {
     pub environment: &'a BTreeMap<String, String>,
 }
 
-/// What a value becomes.
+/// The translation of a value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Meaning {
     /// Options of `lattice submit`.
     pub words: Vec<String>,
-    /// What a person should know.
+    /// A note for the user.
     pub note: Option<&'static str>,
 }
 
@@ -89,8 +89,8 @@ pub enum Rule {
     Plain(&'static str),
     /// The value is translated. An optional value that is missing is empty.
     By(fn(&str, Around<'_>) -> Result<Meaning, ValueError>),
-    /// The command itself does it. The text is for `#SBATCH` lines of `lattice submit`, which is not that command.
-    /// There an empty text means that the option changes nothing.
+    /// The command itself handles the option. For `#SBATCH` lines, `lattice submit` refuses it with this text as the
+    /// remedy; an empty text: the option changes nothing there.
     Own(Sets, &'static str),
     /// It does not change what runs: it is ignored with a note. The text says why.
     Harmless(&'static str),
@@ -112,7 +112,7 @@ pub struct SlurmOption {
     pub rule: Rule,
     /// A value as an example, for the guide and the tests; empty: none is needed.
     pub sample: &'static str,
-    /// What the guide adds.
+    /// A remark that the guide adds.
     pub remark: &'static str,
 }
 

@@ -1,8 +1,8 @@
-//! What Slurm's commands do themselves, beside what they submit.
+//! The options that Slurm's commands handle themselves, instead of submitting them.
 
 use super::value_error::ValueError;
 
-/// The options of the command itself. Which of them a command has is in the table.
+/// The options of the command itself. The table says which of them a command has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnOptions {
     /// A command line that is the script.
@@ -45,7 +45,7 @@ pub struct OwnOptions {
     pub chdir: Option<String>,
     /// The name of the cluster that was asked for.
     pub cluster: Option<String>,
-    /// Give up if there are no nodes within so many seconds.
+    /// Give up if there are no nodes within this many seconds.
     pub immediate_seconds: Option<u64>,
     /// Whether a rank that fails ends the others.
     pub kill_on_bad_exit: Option<bool>,
@@ -69,7 +69,7 @@ pub struct OwnOptions {
     pub version: bool,
 }
 
-/// Which of these options one of Slurm's sets.
+/// The field of [`OwnOptions`] that an option of Slurm sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sets {
     Bell,

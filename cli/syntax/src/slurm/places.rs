@@ -23,13 +23,13 @@ pub(super) fn exclusive(value: &str, _: Around<'_>) -> Result<Meaning, ValueErro
     }
 }
 
-/// `--switches`: a switch is a topology group. Behind @ is how long the job waits for them.
+/// `--switches`: a switch is a topology group. After `@` comes the time for which the job waits for them.
 pub(super) fn switches(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
     let (switches, wait) = value.split_once('@').map_or((value, None), |(switches, wait)| (switches, Some(wait)));
     let mut words = vec![format!("--topology={}", whole_number(switches, "switches")?)];
     if let Some(wait) = wait {
         match duration::parse(wait, BareNumber::Minutes)?.as_secs() {
-            // It waits for none.
+            // A job that does not wait for switches does not ask for them.
             0 => words.clear(),
             seconds => words.push(format!("--topology-wait={seconds}s")),
         }
@@ -37,12 +37,12 @@ pub(super) fn switches(value: &str, _: Around<'_>) -> Result<Meaning, ValueError
     Ok(Meaning { words, note: None })
 }
 
-/// `--constraint`. Programs that have none give an empty one.
+/// `--constraint`. Programs without a constraint give an empty one.
 pub(super) fn constraint(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
     if value.is_empty() { Ok(Meaning::default()) } else { Ok(Meaning::word(format!("--constraint={value}"))) }
 }
 
-/// `--mincpus`: of each node.
+/// `--mincpus`: the least cores of each node.
 pub(super) fn cores_min(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
     Ok(Meaning::word(format!("--constraint=core_count>={}", whole_number(value, "cores")?)))
 }
@@ -113,7 +113,7 @@ pub(super) fn threads_of_core(value: &str, _: Around<'_>) -> Result<Meaning, Val
     }
 }
 
-/// The parts of a binding but those that say how much is printed.
+/// The parts of a binding, except those that say how much is printed.
 fn parts(value: &str) -> impl Iterator<Item = &str> {
     value.split(',').filter(|part| !matches!(*part, "" | "quiet" | "q" | "verbose" | "v"))
 }

@@ -9,11 +9,11 @@ use crate::UsageError;
 use crate::compat::Compat;
 use std::collections::BTreeMap;
 
-/// Options of which only the last counts, whichever of a row it is.
+/// Rows of options that exclude each other: only the last given option of a row counts.
 const EXCLUDING: [&[&str]; 4] =
     [&["mem", "mem-per-cpu", "mem-per-gpu"], &["gres", "gpus-per-node"], &["nodefile", "nodelist"], &["nice", "priority"]];
 
-/// Translates the options that `command` was given: what comes later wins. `environment` has the values of variables that
+/// Translates the options that `command` was given: later options win. `environment` has the values of variables that
 /// `--export` only names.
 ///
 /// # Errors
@@ -58,7 +58,7 @@ pub fn translate_job(command: Command, all: &[Given], environment: &BTreeMap<Str
     Ok(job)
 }
 
-/// The names of the options that the sample of a row becomes, with the names of a site that maps none.
+/// The names of the options into which the sample of a row is translated, for a site that maps no names.
 pub fn names_of_sample(option: &SlurmOption) -> Vec<String> {
     let Rule::By(translate) = option.rule else { return Vec::new() };
     let (compat, environment) = (Compat::default(), BTreeMap::new());
@@ -66,7 +66,7 @@ pub fn names_of_sample(option: &SlurmOption) -> Vec<String> {
     words.iter().map(|word| word.split('=').next().unwrap_or(word).to_owned()).collect()
 }
 
-/// The options without those that a later one replaces. Those of the command itself may be counted.
+/// The options without those that a later one replaces. All options of the command itself stay, because some are counted.
 fn last_of_each(all: &[Given]) -> Vec<Given> {
     let replaces = |later: &Given, earlier: &Given| {
         let (later, earlier) = (later.option.long, earlier.option.long);

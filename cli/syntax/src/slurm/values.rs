@@ -5,7 +5,7 @@ use super::value_error::ValueError;
 use lattice_model::DependencyCondition;
 use lattice_model::dependency::SINGLETON;
 
-/// What `-o` of `lattice` names: as the name of a file they need a directory.
+/// The formats of `-o` in `lattice`: a file with such a name needs a directory before it.
 const FORMATS: [&str; 7] = ["table", "wide", "json", "yaml", "name", "per-rank", "dot"];
 const INVALID_DEPEND_MAIL: &str = "a job that waits in vain is cancelled; of that you get the mail of FAIL, if your site sends it";
 const STAGE_OUT_MAIL: &str = "there are no burst buffers, so STAGE_OUT has nothing to report";
@@ -25,7 +25,7 @@ pub(super) fn partition(value: &str, around: Around<'_>) -> Result<Meaning, Valu
 
 /// `--qos`.
 pub(super) fn qos(value: &str, around: Around<'_>) -> Result<Meaning, ValueError> {
-    // Programs that have none give an empty one.
+    // Programs without a QOS give an empty one.
     if value.is_empty() {
         return Ok(Meaning::default());
     }
@@ -75,7 +75,7 @@ pub(super) fn propagate(value: &str, _: Around<'_>) -> Result<Meaning, ValueErro
     }
 }
 
-/// `--no-kill`: off is what happens here.
+/// `--no-kill`: only `off`, which is the default.
 pub(super) fn no_kill(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
     match value {
         "off" | "no" => Ok(Meaning::default()),
@@ -86,7 +86,7 @@ pub(super) fn no_kill(value: &str, _: Around<'_>) -> Result<Meaning, ValueError>
     }
 }
 
-/// `--wait` of `srun`: how many seconds after the first rank the others are ended. 0: never.
+/// `--wait` of `srun`: how many seconds after the end of the first rank the others are ended. Only 0, never, is possible.
 pub(super) fn wait_for_ranks(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
     match value {
         "0" => Ok(Meaning::default()),
@@ -94,7 +94,7 @@ pub(super) fn wait_for_ranks(value: &str, _: Around<'_>) -> Result<Meaning, Valu
     }
 }
 
-/// `--kill-on-invalid-dep`: a job that waits in vain is always cancelled.
+/// `--kill-on-invalid-dep`: a job whose dependency can never be satisfied is always cancelled.
 pub(super) fn kill_on_invalid_dependency(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
     match value {
         "yes" => Ok(Meaning::default()),
@@ -135,7 +135,7 @@ pub(super) fn mail_type(value: &str, _: Around<'_>) -> Result<Meaning, ValueErro
     Ok(Meaning { words: vec![format!("--mail-type={events}")], note })
 }
 
-/// `--signal`: `[B:]SIGNAL[@SECONDS]`. `R:` concerns reservations, and there are none.
+/// `--signal`: `[B:]SIGNAL[@SECONDS]`. `R:` is ignored: it concerns a delay of reservations that Lattice does not have.
 pub(super) fn signal(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
     let (letters, signal) = value.split_once(':').unwrap_or(("", value));
     let mut to_script = "";
@@ -149,7 +149,7 @@ pub(super) fn signal(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> 
     Ok(Meaning::word(format!("--signal={to_script}{signal}")))
 }
 
-/// `--output`: a file, also if its name is that of a format.
+/// `--output`: a file, even if it has the name of a format.
 pub(super) fn output(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
     let here = if FORMATS.contains(&value) { "./" } else { "" };
     Ok(Meaning::word(format!("--output={here}{value}")))

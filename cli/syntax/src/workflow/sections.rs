@@ -62,12 +62,12 @@ fn refused<T>(line: u64, what: impl Into<String>) -> Result<T, Refused> {
     Err(Refused { line, what: what.into() })
 }
 
-/// Whether an option of this name adds to those that there are.
+/// Whether several options of this name add up.
 pub(super) fn may_be_repeated(option: &str) -> bool {
     matches!(option, "constraint" | "constraints" | "data-mount" | "expose" | "env" | "tag" | "tags")
 }
 
-/// The one name of an option that has several.
+/// The main name of an option that has several names.
 pub(super) fn one_name(option: &str) -> &str {
     match option {
         "cpus" | "cpu-cores" => "cores",
@@ -177,7 +177,7 @@ fn items(line: u64, what: &str, node: Node) -> Result<Vec<Part>, Refused> {
     }
 }
 
-/// The texts of names with values, taken in this order; `None`: it is not there.
+/// The values of these names, in this order; `None`: the name is missing.
 fn fields<const N: usize>(line: u64, what: &str, node: Node, names: [&str; N]) -> Result<[Option<String>; N], Refused> {
     let Node::Parts(parts) = node else { return refused(line, format!("{what}: names with values are expected")) };
     let mut found = [const { None::<String> }; N];
@@ -239,7 +239,7 @@ fn features(what: &str, items: Vec<Part>) -> Result<Vec<Entry>, Refused> {
     items.into_iter().map(feature).collect()
 }
 
-/// What a type of work says of the two options.
+/// The values of `service` and `reactive` for a type of work.
 fn lifecycle(line: u64, kind: &str) -> Result<Vec<Entry>, Refused> {
     let options = |all: &[(&str, bool)]| all.iter().map(|(name, given)| option(name, line, Value::Flag(*given))).collect::<Vec<_>>();
     match kind {

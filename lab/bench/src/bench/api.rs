@@ -35,7 +35,7 @@ const CONNECTIONS: usize = 16;
 /// Allocations that are followed, and followers of each.
 const FOLLOWED: usize = 100;
 const FOLLOWERS: usize = 10;
-/// Users among whom they are divided: one user's calls are limited.
+/// The followers are divided among these users, because the calls of one user are limited.
 const USERS: [&str; 8] = ["daemon", "bin", "sys", "games", "man", "lp", "mail", "news"];
 /// How long the followers stay before the agent's memory is read.
 const FOLLOW_TIME: Duration = Duration::from_secs(5);
@@ -157,12 +157,12 @@ impl Agent {
     }
 }
 
-/// What is asked for, and how.
+/// A kind of request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asked {
     OverRest,
     OnSocket,
-    /// A page that is not there, with a token: what a request costs before its handler.
+    /// A page that does not exist, with a token: the cost of a request before its handler.
     Nothing,
     /// A page that needs no token.
     Health,

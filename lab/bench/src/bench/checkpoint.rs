@@ -94,7 +94,7 @@ fn measure(cluster: &Cluster, zstd: &Path, megabytes: u32, options: &Options, no
         WIDE_NODES as usize * WIDE_TASKS,
     )?;
     let (shmem, signal, grpc) = (asker(Mode::Shmem)?, asker(Mode::Signal)?, asker(Mode::Grpc)?);
-    // Before any large file is written, because its bytes go to the disk for long afterwards.
+    // Before any large file is written, because its bytes are still going to the disk long afterwards.
     let mut quick = vec![
         Subject::new("shmem", || shmem.noticed(&shmem.here)),
         Subject::new("signal", || signal.noticed(&signal.here)),

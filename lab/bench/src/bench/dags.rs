@@ -11,7 +11,7 @@
 //! ```
 //!
 //! A hundred chains have more steps that may run than the nodes have cores, so most steps wait for a core, and not for
-//! the one before. Therefore the time from a step's end to the start of the next is judged in four chains.
+//! the step before. Therefore the time from a step's end to the start of the next is judged in four chains.
 
 mod course;
 mod shape;
@@ -143,8 +143,8 @@ fn figures(measured: &[Vec<Course>], notes: &mut Vec<String>) -> Result<Vec<Figu
     Ok(figures)
 }
 
-/// The median and the 99th percentile of the waits in each round. How much of the median is the wait for a node becomes
-/// a note.
+/// The median and the 99th percentile of the waits in each round. A note says how much of the median is the wait for a
+/// node.
 fn waits(what: &str, courses: &[Course], target: Option<Target>, notes: &mut Vec<String>) -> Result<[Figure; 2]> {
     let by_round = |percent: usize, value: fn(&Wait) -> f64| {
         let of_one = |course: &Course| percentile(course.waits.iter().map(value).collect(), percent);
@@ -163,7 +163,7 @@ fn waits(what: &str, courses: &[Course], target: Option<Target>, notes: &mut Vec
     ])
 }
 
-/// The least of the values that so many percent of them do not exceed; `None`: there are none.
+/// The least value that `percent` percent of all values do not exceed; `None`: there are no values.
 fn percentile(mut values: Vec<f64>, percent: usize) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let place = (values.len() * percent).div_ceil(100).checked_sub(1)?;
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!((percentile(vec![7.0], 50), percentile(vec![7.0], 99), percentile(vec![], 50)), (Some(7.0), Some(7.0), None));
     }
 
-    /// A round in which a DAG took so long, and its steps waited so long.
+    /// A round in which a DAG took this long, and its steps waited this long.
     fn course(took_s: f64, waits_ms: &[f64]) -> Course {
         let wait = |ms: &f64| Wait { until_claimed_ms: ms / 2.0, until_started_ms: *ms };
         Course { submit_ms: 100.0, took_s, waits: waits_ms.iter().map(wait).collect() }

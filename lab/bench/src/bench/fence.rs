@@ -1,7 +1,7 @@
 //! The fences of `bench mpi`: ranks that do nothing else, on many agents with their own networks, compared with the
 //! same bytes down the same tree by the agents' own mesh ([`lattice_lab::streams`]).
 //!
-//! Each round is a launch of each, on each number of nodes. All agents share the machine's processors, so many of them
+//! Each round launches both, on each number of nodes. All agents share the machine's processors, so many of them
 //! take more time than on machines of their own; that holds for both measurements.
 
 use super::figures::{Figure, Samples, Target};
@@ -47,7 +47,7 @@ struct Measured {
     first_ms: Vec<f64>,
     last_ms: Vec<f64>,
     streams_ms: Vec<f64>,
-    /// Of the agent that received, or sent, the most: relative to the contributions of all ranks.
+    /// The most that one agent received, and sent, relative to the contributions of all ranks.
     received: Vec<f64>,
     sent: Vec<f64>,
     streams_received: Vec<f64>,

@@ -20,7 +20,7 @@ const RECORDS: u64 = 1_000_000;
 const BATCH: u64 = 1000;
 const USERS: u64 = 500;
 const TENANTS: u64 = 20;
-/// The time between two ends: all of them are a year.
+/// The time between two ends: all records together span a year.
 const BETWEEN_ENDS_MS: u64 = 31_500;
 const BEGIN: Timestamp = Timestamp(1_700_000_000_000);
 const DAY_MS: u64 = 86_400_000;

@@ -22,7 +22,7 @@ const P99_US: f64 = 200.0;
 const ROLLOUT_MS: f64 = 1000.0;
 /// Limit of the memory that a member may need while one allocation of all nodes runs, in megabytes.
 const WIDE_MB: f64 = 100.0;
-/// Limit of what a watcher is sent of it for one entry of reports, in kilobytes.
+/// Limit of the data about it that a watcher is sent for one entry of reports, in kilobytes.
 const WIDE_SENT_KB: f64 = 8.0;
 /// Evaluations of the leader's clocks in one round, a second apart.
 const TICKS: u32 = 30;

@@ -8,8 +8,8 @@
 //! * *Small jobs*: `/bin/true` on one core of a single node that has the cores of this machine. A small job cannot
 //!   record anything: the bench asks each system when its node is free and its queue is empty.
 //!
-//! The systems take turns, and begin in turn. A job that fails ends the bench: there is no figure of a part of the
-//! jobs.
+//! The systems take turns, and alternate in who begins. A job that fails ends the bench, so no figure is about only a
+//! part of the jobs.
 
 mod jobs;
 mod systems;
@@ -192,7 +192,7 @@ impl Bench<'_> {
         Ok(figures)
     }
 
-    /// A figure of Lattice's values, beside Slurm's if there are any. `values` has those of each system, by round. The
+    /// A figure of Lattice's values, beside Slurm's if there are any. `values` has the values of each system, by round. The
     /// ratio in each round becomes a note.
     fn compared(
         &mut self,
@@ -211,7 +211,7 @@ impl Bench<'_> {
             peers.insert(0, (SLURM, Samples::of(theirs.clone(), 0)));
         }
         let samples = Samples::of(ours.clone(), 0).context("no round was measured")?;
-        // A target relative to Slurm has no meaning without it; a note says why it is not here.
+        // Without Slurm, a target relative to it has no meaning; a note says why Slurm is missing.
         Ok(Figure::new(name, unit, samples, peers, target.filter(|_| theirs.is_some())))
     }
 }

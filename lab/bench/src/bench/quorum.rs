@@ -171,7 +171,7 @@ async fn commits(members: &Members, etcd: Option<&Etcd>, rounds: usize) -> Resul
     let (ours, theirs) = (members.pids(), etcd.map(Etcd::pids).unwrap_or_default());
     let [mut one_claim, mut claims, mut submissions, mut one_put, mut puts] = std::array::from_fn(|_| Measured::default());
     for number in 0..=rounds {
-        // Claims are faster than submissions, and a claimer must always find one to claim.
+        // Claims are faster than submissions, and a claimer must always find an allocation to claim.
         while submitted.lock().unwrap_or_else(PoisonError::into_inner).len() < WAITING {
             round(&ours, &mut submitters, None).await?;
         }

@@ -14,7 +14,7 @@
 //!
 //! **Who follows what** is decided by [`crowd::Plan::followers`] alone. A follower has role `api` and an agent's default
 //! `roles` (`api` and `scheduler`): it watches all nodes, all allocations, tenants, vClusters, domains and limits, and
-//! asks for the scheduler's lease three times in its 5 s. All others have role `node`: they watch their own node and the
+//! requests the scheduler's lease three times in the lease's 5 s. All others have role `node`: they watch their own node and the
 //! allocations on it.
 
 mod crowd;
@@ -50,7 +50,7 @@ use std::time::Duration;
 /// The default sizes, and the largest one: names of simulated nodes have five digits.
 const SIZES: [u32; 4] = [100, 1000, 3000, 10_000];
 const SIZE_MAX: u32 = 100_000;
-/// Machines where users log in, and those that schedule.
+/// By default, followers are the machines where users log in, and those that schedule.
 const FOLLOWERS: u32 = 16;
 const CHANGES: u32 = 50;
 const SECONDS: u32 = 30;

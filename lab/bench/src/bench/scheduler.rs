@@ -20,16 +20,16 @@ const NODES: u32 = 10_000;
 /// The nodes of one topology group.
 const NODES_OF_GROUP: u32 = 256;
 const IMAGES: u32 = 2;
-/// The number of the first that waits.
+/// The number of the first waiting allocation.
 const FIRST_WAITING: u64 = 1_000_000;
 const NOW: Timestamp = Timestamp(1_700_000_000_000);
 const SIZE: Resources = Resources { cores: 64, memory_bytes: 256 << 30, gpus: 4 };
-/// What the growth is drawn over.
+/// The numbers of nodes and of waiting allocations in the drawing of the growth.
 const GROWTH_NODES: [u32; 3] = [1000, 3000, 10_000];
 const GROWTH_PENDING: [u64; 7] = [100, 300, 1000, 3000, 10_000, 30_000, 100_000];
 const GROWTH_REQUESTS: u64 = 200;
-/// What changes of the cluster before a plan that is not from nothing, 100 records: so many allocations end,
-/// as many are submitted, and so many nodes have a newer record.
+/// The changes before a plan that is not from nothing, 100 records: this many allocations end, as many are
+/// submitted, and this many nodes have a newer record.
 const ENDED: u64 = 40;
 const NODES_CHANGED: u32 = 20;
 /// Limits of a plan in milliseconds, and of the memory that it needs in megabytes.
@@ -81,7 +81,8 @@ pub fn run(options: &Options) -> Result<Report> {
     Ok(Report { bench: "scheduler", machine, profile: profile.to_owned(), cpu_pressure, figures, notes })
 }
 
-/// Writes how the time of a plan grows with what waits, for several numbers of nodes, all busy but a hundredth.
+/// Draws how the time of a plan grows with the waiting allocations, for several numbers of nodes, all busy but a
+/// hundredth.
 fn draw_growth(folder: &Path, options: &Options) -> Result<()> {
     let mut curves = Vec::new();
     for nodes in GROWTH_NODES {
@@ -109,13 +110,13 @@ fn from_nothing(view: &View) {
     drop(plan(&State::from(view.clone()), NOW));
 }
 
-/// The plan after some changes, by a scheduler that has planned before. As in an agent, the time has the changes
-/// of the watch's tables, the copy of the view, and the end of what is not used any more.
+/// The plan after some changes, by a scheduler that has planned before. As in an agent, the time includes the
+/// changes of the watch's tables, the copy of the view, and the release of what is not used any more.
 fn measure_changed(options: &Options, target: Target) -> Result<Figure> {
     let (mut state, mut times, mut last) = (State::default(), Vec::new(), View::default());
     for _ in 0..options.rounds() {
         interrupt::check()?;
-        // What the watch has. Nothing else shares its tables, as when it has been applied.
+        // The watch's tables. Nothing else shares them, as after a change was applied.
         let mut cluster = view(NODES, 1000, 1000, NODES - 100);
         let gossiped = Gossiped { alive: std::mem::take(&mut cluster.alive), ..Gossiped::default() };
         state.apply(cluster.with_gossip(gossiped.clone()));
@@ -168,7 +169,7 @@ fn memory() -> Result<u64> {
     machine::anonymous_memory_of(own).context("the memory of this process")
 }
 
-/// A cluster of so many nodes, some of which run work, and so much that waits, of so many different requests.
+/// A cluster of this many nodes, of which `busy` run work, with `pending` allocations of `requests` different requests.
 fn view(nodes: u32, pending: u64, requests: u64, busy: u32) -> View {
     let nodes: Vec<Node> = (0..nodes).map(node).collect();
     let owner = Principal { name: "u".into(), uid: 1000, gid: 1000, groups: vec![] };

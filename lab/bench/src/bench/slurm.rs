@@ -29,7 +29,7 @@ pub struct Shape {
     pub lines: &'static str,
 }
 
-/// The nodes beside which single launches are measured.
+/// The nodes of the Slurm with which single launches are compared.
 const TWO_NODES: Shape = Shape { nodes: 2, cpus: 2, lines: "" };
 
 /// Starts two nodes, one of which is held by an allocation, if that is possible and requested; otherwise notes why not.

@@ -145,7 +145,7 @@ fn measure(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mut 
         all.find(|(contender, _)| contender.name == name).map(|(_, per_second)| per_second.as_slice())
     };
     let target = Target::RatioAtLeast { peer: HYPER_QUEUE.to_owned(), at_least: HYPER_QUEUE_RATIO };
-    // A target relative to HyperQueue has no meaning without it; a note says why it is not here.
+    // Without HyperQueue, a target relative to it has no meaning; a note says why it is missing.
     let target = Some(target).filter(|_| queue.is_some());
     let peers = [(HYPER_QUEUE, of(HYPER_QUEUE)), (BARE, of(BARE))];
     let ours = of(ONE_AGENT).context("no agent was measured")?;
@@ -161,13 +161,13 @@ fn measure(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mut 
     Ok(vec![one, as_many, all])
 }
 
-/// Submits a group, on this node alone if one is given, with at most so many tasks at once, and waits for its end.
+/// Submits a group, on this node alone if one is given, with at most `at_once` tasks at once, and waits for its end.
 fn run_group(lattice: &Lattice, tasks: u32, node: Option<&str>, at_once: Option<usize>) -> Result<Duration> {
     let group = group_of(tasks) + &at_once.map_or_else(String::new, |most| format!("%{most}"));
     let node: Vec<&str> = node.iter().flat_map(|node| ["-w", *node]).collect();
     let args = [&["submit", "-q", "--wait", &group, "--cores=1"], &node[..], &["--", "/bin/true"]].concat();
     let took = time_of(&mut lattice.command(&args))?;
-    // The next group is not to wait for the end of these lanes.
+    // The next group must not wait for the end of these lanes.
     wait_all_free(lattice)?;
     Ok(took)
 }

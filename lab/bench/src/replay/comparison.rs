@@ -9,14 +9,14 @@ use lattice_model::count::counted;
 use serde::Serialize;
 use std::path::Path;
 
-/// From here on a value is shown without decimals: a column is no wider than it was.
+/// From this value on, values are shown without decimals, so that they fit their column.
 const WITHOUT_DECIMALS_FROM: f64 = 100_000.0;
 /// The largest difference that is shown, in per cent.
 const DIFFERENCE_MAX: f64 = 9999.9;
 /// Columns of a table for people.
 const LABEL_WIDTH: usize = 25;
 const COLUMN_WIDTH: usize = 18;
-/// So many columns are side by side in 80 columns.
+/// How many runs are side by side in 80 columns.
 const RUNS_PER_TABLE: usize = 3;
 
 /// A row of the table.
@@ -50,7 +50,7 @@ const ROWS: [Row; 20] = [
     Row { label: "all plans, s", value: |of| Some(of.effort.processor_seconds), shown: hundredths },
 ];
 
-/// What is replayed, and what a reader has to know of it.
+/// What is replayed, and notes about it for the reader.
 pub fn header(scenario: &Scenario) -> String {
     let (first_s, last_s) = scenario.span_s();
     let days = (last_s - first_s) as f64 / 86_400.0;

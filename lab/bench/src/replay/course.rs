@@ -6,7 +6,7 @@
 //!   given back ─┘                      └─▶ preempted ─▶ gives its nodes back, later ───▶ event, and waits again
 //! ```
 //!
-//! Events are in whole seconds, and all of a second are one. Starting work takes no time. Work that is preempted gives its
+//! All that happens within one second is one event. Starting work takes no time. Work that is preempted gives its
 //! nodes back after the time that the plan assumes: to save itself and to end. If it saves itself, it continues later
 //! with what it had left when it was asked; otherwise it begins anew. Saving always succeeds. Work that waits and could not
 //! end by its deadline any more never begins. Work that begins with less than its walltime ends when that is over.
@@ -21,10 +21,10 @@ use lattice_model::{Allocation, AllocationId, NodeUse, PreemptCause};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// What happened to the work of a scenario.
+/// The course of a scenario's work.
 #[derive(Debug)]
 pub struct Course {
-    /// By work.
+    /// By the index of the work.
     pub lives: Vec<Life>,
     /// In the order of their ends.
     pub stretches: Vec<Stretch>,
@@ -43,7 +43,7 @@ pub struct Life {
     pub is_backfill: bool,
 }
 
-/// A time in which an allocation had nodes.
+/// A period in which an allocation had nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch {
     /// The index of the work.
@@ -51,7 +51,7 @@ pub struct Stretch {
     pub from_s: u64,
     pub to_s: u64,
     pub uses: NodeUse,
-    /// It ended by this preemption.
+    /// The cause, if a preemption ended it.
     pub preempted: Option<PreemptCause>,
 }
 
@@ -64,7 +64,7 @@ pub struct Effort {
     pub longest: Duration,
 }
 
-/// Runs all work. `site`: that of the scenario, perhaps with other weights.
+/// Runs all work. `site`: the scenario's site, perhaps with other weights.
 pub fn run(scenario: &Scenario, site: &Site) -> Result<Course> {
     let mut simulation = Simulation::new(&scenario.works, site);
     let mut arrivals = scenario.works.iter().enumerate().peekable();
@@ -80,7 +80,7 @@ pub fn run(scenario: &Scenario, site: &Site) -> Result<Course> {
     Ok(simulation.course)
 }
 
-/// Events of one second in the order in which they count: work that ends is not preempted any more.
+/// Events of one second in the order in which they are handled: work that ends is not preempted any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     End,
@@ -95,12 +95,12 @@ struct Running {
     order: Option<Order>,
 }
 
-/// It gives its nodes back.
+/// An order to give nodes back.
 #[derive(Clone, Copy)]
 struct Order {
     at_s: u64,
     cause: PreemptCause,
-    /// What it will have left to run then.
+    /// How long it will still have to run then.
     left_s: u64,
 }
 

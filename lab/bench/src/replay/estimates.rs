@@ -17,7 +17,7 @@ pub enum Estimates {
 }
 
 impl Estimates {
-    /// The walltime for work that runs so long, in seconds. The random number is the accuracy: Mu'alem and Feitelson
+    /// The walltime for work with this run time, in seconds. The random number is the accuracy: Mu'alem and Feitelson
     /// (IEEE TPDS 12(6), 2001) found all accuracies about equally often.
     pub fn walltime_s(self, run_s: u64, dice: &mut Dice) -> u64 {
         match self {

@@ -141,7 +141,7 @@ impl Clock {
         Self { weights: weights.map(|weight| weight / mean), passed: 0, part: 0.0 }
     }
 
-    /// The time in seconds when a gap of so many mean seconds has passed.
+    /// The time in seconds when a gap of this many mean seconds has passed.
     fn next(&mut self, gap_s: f64) -> f64 {
         let mut left = gap_s / HALF_HOUR_S;
         loop {

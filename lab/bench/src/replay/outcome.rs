@@ -1,7 +1,7 @@
 //! The field's measures of a scenario's outcome.
 //!
-//! What is in use is measured between the first and the last submission, because before and after there is too little
-//! work. Waits and slowdowns are those of all work.
+//! The use of nodes is measured between the first and the last submission, because before and after there is too little
+//! work. Waits and slowdowns are measured over all work.
 
 use super::course::{Course, Effort, Stretch};
 use super::scenario::{Scenario, Work};
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 /// The shortest run time that counts for a slowdown, in seconds: otherwise work that ends at once would decide the mean.
 const SLOWDOWN_RUN_S_MIN: u64 = 10;
-/// From this part of the nodes on, the cluster is full, in percent.
+/// The cluster is full once this percentage of its nodes is in use.
 const FULL_PERCENT: u64 = 95;
 /// How many points a curve has.
 const POINTS: u32 = 200;
@@ -26,26 +26,26 @@ pub struct Outcome {
     /// The weights: a file's name, or `own` for those of the trace.
     pub weights: String,
     pub submitted: usize,
-    /// What never began, because it could not: no nodes of the trace can serve it, or a limit of its tenant forbids it.
+    /// Work that could never begin: no nodes of the trace can serve it, or a limit of its tenant forbids it.
     pub never_began: usize,
     pub nodes: Used,
     /// `None`: the nodes have no GPUs.
     pub gpus: Option<Used>,
-    /// From the submission to the first start, in seconds; of what never began, to the end of the replay.
+    /// From the submission to the first start, in seconds; for work that never began, to the end of the replay.
     pub wait_p50_s: u64,
     pub wait_p95_s: u64,
     pub wait_p99_s: u64,
     /// The longest wait.
     pub oldest_s: u64,
     /// The mean of (end − submission) / run, at least 1, with a run of ten seconds at least: the bounded slowdown of D.
-    /// Feitelson et al., "Theory and practice in parallel job scheduling", JSSPP 1997. Of what ended.
+    /// Feitelson et al., "Theory and practice in parallel job scheduling", JSSPP 1997. Over work that ended.
     pub slowdown_mean: f64,
     /// Jain's index of the tenants' node-hours in proportion to their targets, (Σx)² / (n·Σx²): 1 is fair, 1/n is one
     /// tenant alone (R. Jain, D.-M. Chiu, W. Hawe, DEC-TR-301, 1984). `None`: fewer than two tenants have a target.
     pub jain: Option<f64>,
     /// The largest difference between a tenant's target and its part of the node-hours of all tenants with a record.
     pub share_deviation: Option<f64>,
-    /// What first began while work ahead of it in its queue waited.
+    /// Work that first began while work ahead of it in its queue waited.
     pub backfilled: usize,
     pub preempted_for_priority: usize,
     pub preempted_for_reclaim: usize,
@@ -117,7 +117,7 @@ struct Window {
 }
 
 impl Window {
-    /// From the first to the last submission; where these are the same, to the end of the replay.
+    /// From the first to the last submission; if these are at the same time, to the end of the replay.
     fn of(scenario: &Scenario, course: &Course) -> Self {
         let (from_s, last_s) = scenario.span_s();
         let to_s = if last_s > from_s { last_s } else { course.until_s.max(from_s + 1) };
@@ -190,7 +190,7 @@ impl Waits {
         Self { sorted_s, oldest_of_vclusters_s }
     }
 
-    /// The least wait that is at least as long as so many percent of all.
+    /// The shortest wait that `percent` percent of all waits do not exceed.
     fn percentile_s(&self, percent: usize) -> u64 {
         let place = (self.sorted_s.len() * percent).div_ceil(100);
         self.sorted_s.get(place.saturating_sub(1)).copied().unwrap_or(0)
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_began_waited_to_the_end() {
+    fn work_that_never_began_waited_to_the_end() {
         let scenario = scenario(vec![work(0, "a", 0, 1000), work(1, "c", 100, 10)]);
         let ran = Life { started_s: Some(0), ended_s: Some(1000), is_backfill: false };
         let lives = vec![ran, Life::default()];

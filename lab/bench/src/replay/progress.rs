@@ -9,7 +9,7 @@ const DAY_S: u64 = 86_400;
 /// Clears the line.
 const CLEAR: &str = "\r\x1b[K";
 
-/// See the module documentation. Dropped, it clears its line. Without a terminal it writes nothing.
+/// See the module documentation. When dropped, it clears its line. Without a terminal it writes nothing.
 pub struct Progress {
     /// The first and the last submission, in seconds.
     span_s: (u64, u64),
@@ -24,7 +24,7 @@ impl Progress {
         Self { span_s, latest: stderr().is_terminal().then(Instant::now), has_line: false }
     }
 
-    /// The replay is at this second.
+    /// Shows that the replay has reached this second.
     pub fn show(&mut self, now_s: u64) {
         if self.latest.is_some_and(|latest| latest.elapsed() >= INTERVAL) {
             write(&format!("{CLEAR}{}", line(self.span_s, now_s)));

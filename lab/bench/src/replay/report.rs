@@ -6,7 +6,7 @@ use lattice_model::count::counted;
 
 const WIDTH: usize = 80;
 
-/// The jobs, and what a reader has to know of them.
+/// The jobs, and notes about them for the reader.
 pub fn header(workload: &Workload) -> String {
     let (first_s, last_s) = workload.span_s();
     let days = (last_s - first_s) as f64 / 86_400.0;

@@ -12,9 +12,9 @@ use lattice_model::spec::PREEMPTION_CLASS_DEFAULT;
 pub struct Scenario {
     pub name: String,
     pub site: Site,
-    /// By time of submission.
+    /// In the order of submission.
     pub works: Vec<Work>,
-    /// What a reader has to know of them.
+    /// Notes about the work, for the reader.
     pub notes: Vec<String>,
 }
 
@@ -24,7 +24,7 @@ pub struct Work {
     pub id: AllocationId,
     pub request: Request,
     pub submitted_s: u64,
-    /// How long it runs if it is not interrupted. At most as long as its walltime, unless it saves itself and continued.
+    /// How long it runs if it is not interrupted. At most as long as its walltime, unless it saved itself and continued.
     pub run_s: u64,
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 pub struct Cluster<'a> {
     pub nodes: u32,
     pub free: u32,
-    /// By time of submission.
+    /// In the order of submission.
     pub waiting: Vec<&'a Job>,
     pub running: Vec<Running<'a>>,
 }
@@ -70,8 +70,8 @@ pub struct Run {
     pub processor: Duration,
 }
 
-/// Runs all jobs. An error if the scheduler uses more nodes than there are, begins what does not wait, or lets jobs wait
-/// for ever.
+/// Runs all jobs. An error if the scheduler uses more nodes than there are, begins a job that does not wait, or lets
+/// jobs wait for ever.
 pub fn simulate(workload: &Workload, scheduler: &mut dyn Scheduler) -> Result<Run> {
     let mut simulation = Simulation::new(workload);
     let mut arrivals = workload.jobs.iter().peekable();
@@ -126,7 +126,7 @@ impl<'a> Simulation<'a> {
         self.ends.first().map(|(end_s, _)| *end_s)
     }
 
-    /// Ends the work that has run as long as it runs.
+    /// Ends the jobs whose run time is over.
     fn end_until(&mut self, now_s: u64) -> Vec<&'a Job> {
         let mut ended = Vec::new();
         while let Some((_, index)) = self.ends.first().copied().filter(|(end_s, _)| *end_s <= now_s) {

@@ -12,7 +12,7 @@ pub struct Site {
     pub nodes: Vec<Node>,
     pub tenants: Vec<Tenant>,
     pub vclusters: Vec<VCluster>,
-    /// Whose shares a node holds at a time.
+    /// Whose shares a node may hold at the same time.
     pub share_policy: SharePolicy,
     /// How far budgets look back.
     pub budget_period: BudgetPeriod,
@@ -21,7 +21,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// So many nodes of one kind, which belong to the default vCluster.
+    /// This many nodes of one kind, which belong to the default vCluster.
     pub fn alike(nodes: u32) -> Self {
         Self { nodes: (0..nodes).map(node).collect(), ..Self::default() }
     }

@@ -68,7 +68,7 @@ pub fn read(mut from: impl BufRead, name: &str) -> Result<Trace> {
 /// The number of this header, if the comment is that header.
 fn header(comment: &str, name: &str) -> Result<Option<u32>> {
     let Some((key, value)) = comment.split_once(':').filter(|(key, _)| key.trim() == name) else { return Ok(None) };
-    // Some files explain their number behind it.
+    // Some files have an explanation after the number.
     let number = value.split_whitespace().next().unwrap_or_default();
     if number == "-1" {
         return Ok(None);

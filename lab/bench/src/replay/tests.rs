@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 const NODES: u32 = 6;
 
-/// Jobs with walltimes that are longer than they run by up to so much.
+/// Jobs with walltimes that are up to this much longer than their run times.
 fn jobs(spare_s_max: u64) -> impl Strategy<Value = Workload> {
     let job = (0..60_u64, 1..=NODES, 0..30_u64, 0..=spare_s_max);
     proptest::collection::vec(job, 1..40).prop_map(|mut jobs| {

@@ -1,5 +1,5 @@
-//! Reads the trace of a cluster ([`lattice_api::trace`]), strictly: a file that is cut, contradicts itself or has what
-//! the format does not have is refused with the number of the line.
+//! Reads the trace of a cluster ([`lattice_api::trace`]), strictly: a file that is cut, contradicts itself or has
+//! anything unknown to the format is refused with the number of the line.
 
 use super::scenario::{Scenario, Work};
 use super::site::{Site, vcluster};
@@ -229,7 +229,7 @@ impl Reading {
         Ok(())
     }
 
-    /// An event is at this time.
+    /// Checks and records the time of an event.
     fn at(&mut self, at_ms: u64) -> Result<()> {
         let back_ms = self.latest_ms.saturating_sub(at_ms);
         ensure!(back_ms <= BACK_MS_MAX, "the time is {} s before that of an event above", back_ms / 1000);
@@ -270,7 +270,7 @@ impl Reading {
     }
 }
 
-/// The work that is replayed, by time of submission, and notes on what is odd. `until_s`: the end of the trace.
+/// The work that is replayed, in the order of submission, and notes on oddities. `until_s`: the end of the trace.
 fn replayable(traced: Vec<Traced>, until_s: u64) -> (Vec<Work>, Vec<String>) {
     let (mut works, mut never_ran, mut open, mut over, mut continued) = (Vec::with_capacity(traced.len()), 0_u64, 0, 0, 0);
     for Traced { mut work, end } in traced {

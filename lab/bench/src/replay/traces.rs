@@ -1,8 +1,8 @@
 //! The six traces of the documents ("Testing strategy", the regression suite), generated from a seed. Each has a
 //! criterion, which the tests check with the weights of the schedulers.
 //!
-//! Streams of work are paced: the next submission follows when the work before it would have kept the wanted number of
-//! nodes busy. So a stream asks for what it is meant to, whatever the seed.
+//! Streams of work are paced: the next submission follows after the time for which the work before it keeps the wanted
+//! number of nodes busy. So a stream has the intended load, whatever the seed.
 
 use super::outcome::Outcome;
 use super::product::id;
@@ -121,7 +121,7 @@ struct Making {
 
 /// A stream of submissions.
 struct Stream {
-    /// What all have in common, of a user of this tenant and vCluster.
+    /// The common part of all requests, of a user of this tenant and vCluster.
     request: Request,
     nodes: (u32, u32),
     run_s: (u64, u64),
@@ -219,8 +219,8 @@ fn burst(making: &mut Making) {
     }
 }
 
-/// All want more than their share, and one of them as much as there is: without regard to shares, each gets a part in
-/// proportion to what it wants.
+/// All tenants want more than their share, and one of them wants all nodes. If shares did not count, each would get
+/// nodes in proportion to its demand.
 fn unfair(making: &mut Making) {
     const UNTIL_S: u64 = 3 * DAY_S;
     const NODES: u32 = 32;

@@ -29,9 +29,9 @@ pub struct Workload {
     pub name: String,
     /// Nodes of the cluster.
     pub nodes: u32,
-    /// By time of submission.
+    /// In the order of submission.
     pub jobs: Vec<Job>,
-    /// What a reader has to know of them.
+    /// Notes about the jobs, for the reader.
     pub notes: Vec<String>,
 }
 
@@ -100,7 +100,7 @@ impl Oddities {
     }
 }
 
-/// The jobs of a trace that its first days have, on so many nodes.
+/// The jobs of the first `days` of a trace, on this many nodes.
 pub fn of_trace(
     name: &str,
     trace: &Trace,

@@ -390,7 +390,7 @@ mod tests {
         let (two, star) = (simulate(&scene(7, 2)).unwrap(), simulate(&scene(7, 6)).unwrap());
         let expected: Vec<u8> = (0..7).flat_map(|part| [part; 1250]).collect();
         assert_eq!((&two.blob, &star.blob), (&expected, &expected));
-        // Most by an inner agent: it receives two contributions and all seven, and sends three and twice all seven.
+        // An inner agent has the most: it receives two contributions and all seven, and sends three and twice all seven.
         assert_eq!((two.received_bytes, two.sent_bytes), (9 * 1250, 2 * 7 * 1250 + 3 * 1250));
         assert_eq!((star.received_bytes, star.sent_bytes), (7 * 1250, 6 * 7 * 1250));
     }

@@ -20,20 +20,20 @@ pub struct Measures {
     pub suspicions: u64,
     /// Refutations.
     pub refutations: u64,
-    /// Sent by each agent, on average after joining.
+    /// Sent by each agent after joining, on average.
     pub bytes_per_second: f64,
     pub datagrams_per_second: f64,
-    /// The most that one sent in one second after joining.
+    /// The most bytes that one agent sent in one second after joining.
     pub peak_bytes: u64,
     /// Time until every agent knew every other.
     pub joined_ms: u64,
-    /// The most that one sent in one second while joining.
+    /// The most bytes that one agent sent in one second while joining.
     pub joining_peak_bytes: u64,
     /// Sent by each agent while joining, on average.
     pub joining_bytes: u64,
     /// The gossip memory of one agent that shares nothing with others.
     pub memory_bytes: u64,
-    /// The memory of each agent here, where they share.
+    /// The memory of each agent in this simulation, where agents share memory.
     pub simulated_bytes: u64,
     /// All datagrams that were sent.
     pub datagrams: u64,
@@ -79,7 +79,7 @@ impl Measures {
         missed
     }
 
-    /// For people.
+    /// As text, for people.
     pub fn text(&self, scene: &Scene, wall_s: f64, missed: Option<&[String]>) -> String {
         let mut text = String::new();
         let mut row = |what: &str, value: String| {

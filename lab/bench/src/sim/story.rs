@@ -74,7 +74,7 @@ impl Story<'_> {
         for n in 0..self.scene.nodes {
             self.world.run(from_ms + n as u64 * START_MS_PER_NODE);
             self.world.start(n);
-            // Each core reports every other one, and nobody reads that.
+            // Each core reports every other node, and nobody reads these reports.
             self.world.news.clear();
             if n > 0 && n % 1_000 == 0 {
                 report(&format!("{n} agents started"));

@@ -253,8 +253,8 @@ impl World {
         }
     }
 
-    /// The memory of an agent that shares nothing with the others, in bytes. It is a new one, to which `host` sends all
-    /// that it knows. 0 if it did not get all.
+    /// The memory, in bytes, of a new agent that shares nothing with the others and to which `host` sends all that it knows.
+    /// 0 if it did not get everything.
     pub fn memory_of_one(&mut self, host: usize) -> u64 {
         let visitor = addr(self.nodes.len());
         self.visitors += 1;

@@ -214,7 +214,7 @@ impl Counts {
 
     /// The progress now.
     pub fn progress(&self) -> Progress {
-        // The lost ones first: a session is counted as opened before it is lost, so there is no difference below zero.
+        // Lost sessions are read first: each is counted as opened before it is lost, so the difference is never negative.
         let lost_sessions = self.lost_sessions.load(Ordering::Acquire);
         let opened = self.opened_sessions.read();
         let watches = Marked { count: self.watches.load(Ordering::Acquire), ..self.opened_watches.read() };

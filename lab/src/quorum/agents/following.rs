@@ -1,5 +1,6 @@
-//! What simulated agents have open besides their sessions: the watch that real agents of their role open, and the
-//! requests of a scheduler that waits for its lease. The contents of the watch are received and counted, not stored.
+//! The watch and the requests of simulated agents besides their sessions: the watch that real agents of their role open,
+//! and the requests of a scheduler that waits for its lease. The contents of the watch are received and counted, not
+//! stored.
 
 use super::counts::Counts;
 use lattice_ledger::SCHEDULER_LEASE;
@@ -18,7 +19,7 @@ const WATCH_PAUSES: Backoff = Backoff::new(Duration::from_millis(200), Duration:
 const SCHEDULER_LEASE_MS: u64 = 5000;
 
 /// The watch of an agent with a certificate of this role: see `agent/membership/src/cluster.rs`. To an agent of role
-/// `node`, the quorum sends only its own node and the allocations of that.
+/// `node`, the quorum sends only its own node and the allocations on it.
 pub(super) fn watched_by(role: Role) -> WatchRequest {
     let places = role == Role::Api;
     WatchRequest {
@@ -40,9 +41,9 @@ enum Outline {
     Resync {},
 }
 
-/// Follows what this client's role follows, for ever. A watch that was lost goes on at its place. `listed` is dropped
-/// after the first complete list. Then the watch is opened again at its place: the buffer of a stream keeps the size of
-/// its largest message, and a real agent has memory for one of them.
+/// Keeps the watch of this client's role open, for ever. A lost watch continues at its position. `listed` is dropped
+/// after the first complete list. Then the watch is opened again at its position: the buffer of a stream keeps the size
+/// of its largest message, and a real agent has memory for one of them.
 pub(super) async fn follow<T>(client: &QuorumClient, counts: &Counts, agent: usize, listed: T) -> Infallible {
     let mut pauses = WATCH_PAUSES;
     let mut listed = Some(listed);
@@ -66,7 +67,7 @@ enum Ended {
     Lost,
     /// The first list is complete.
     HasList,
-    /// The member does not keep the changes after the watcher's place.
+    /// The member does not have the changes after the watcher's position any more.
     Resync,
 }
 

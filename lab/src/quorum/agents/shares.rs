@@ -51,7 +51,7 @@ impl Shares {
         Self { node, incarnation, newest_list, shares, pending, seq: 0, sent: 0 }
     }
 
-    /// A session begins: the quorum has the reports up to this number. Returns which of the pending ones these are.
+    /// A session begins: the quorum has the reports up to this number. Returns how many of these were pending.
     pub(super) fn begin_session(&mut self, acknowledged: u64) -> Acknowledged {
         self.sent = acknowledged;
         self.acknowledge(acknowledged)
@@ -106,7 +106,7 @@ impl Shares {
         unsent
     }
 
-    /// The reports up to this number are committed; returns which of the pending ones these are.
+    /// The reports up to this number are committed; returns how many of these were pending.
     pub(super) fn acknowledge(&mut self, seq: u64) -> Acknowledged {
         let mut acknowledged = Acknowledged::default();
         while let Some(report) = self.pending.pop_front_if(|report| report.seq <= seq) {

@@ -1,4 +1,4 @@
-//! HTTP/1.1 over TLS, as much as the bench needs: one request after another on a connection, or one answer that goes on.
+//! HTTP/1.1 over TLS, as much as the bench needs: one request after another on a connection, or one endless answer.
 
 use anyhow::{Context, Result, bail, ensure};
 use rustls::{ClientConfig, RootCertStore};
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// How long one answer, or the beginning of one that goes on, may take.
+/// How long one answer, or the beginning of an endless one, may take.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// The longest answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
@@ -88,14 +88,14 @@ impl Connection {
         .with_context(|| format!("{} {}: no answer", request.method, request.path))?
     }
 
-    /// Sends a request whose answer goes on.
+    /// Sends a request that has an endless answer.
     pub(super) async fn follow(&mut self, request: Request<'_>) -> Result<()> {
         let head = timeout(ANSWER_MAX, self.begin(request)).await.context("no answer")??;
         ensure!(head.status == 200, "{}: {}", request.path, head.status);
         Ok(())
     }
 
-    /// Reads what comes, and drops it, until the connection ends.
+    /// Reads and discards the answer until the connection ends.
     pub(super) async fn drain(mut self) {
         while self.read().await.is_ok() {
             self.received.clear();

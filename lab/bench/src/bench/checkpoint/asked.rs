@@ -108,7 +108,7 @@ impl<'a> Asked<'a> {
         Ok(Duration::from_nanos(took))
     }
 
-    /// From the preemption until the quorum has nothing of it on its nodes any more. It is resumed afterwards.
+    /// From the preemption until no node has a share of the allocation, by the quorum. It is resumed afterwards.
     pub(super) fn freed(&self) -> Result<Duration> {
         let now = self.lattice.allocation(&self.id)?;
         let nodes: Vec<String> =

@@ -1,8 +1,8 @@
-//! The course of one DAG: it is submitted, all of its steps end with success, and the records of these show when.
+//! The course of one DAG: it is submitted, all of its steps end with success, and their records have the times.
 //!
-//! Each time is that at which the leader proposed the report of a node, by the clock on which the members agree: on one
-//! machine, that machine's. So a step starts when the leader has the report that its node is prepared, and ends when
-//! the leader has the report of its end.
+//! At each of these times the leader proposed the report of a node, by the clock on which the members agree: on one
+//! machine, its clock. So a step starts when the leader has the report that its node is prepared, and ends when the
+//! leader has the report of its end.
 
 use crate::bench::surroundings::wait_all_free;
 use anyhow::{Context, Result, ensure};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const SUBMIT_LIMIT: Duration = Duration::from_secs(60);
 /// How long all steps of a DAG may take.
 const DAG_LIMIT: Duration = Duration::from_secs(300);
-/// The time between two questions whether the DAG has ended. The figures are from records, so it need not be short.
+/// Interval of checks whether the DAG has ended. The figures are from records, so it need not be short.
 const ASK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What was measured of one DAG.
@@ -28,7 +28,7 @@ pub struct Course {
     pub submit_ms: f64,
     /// From the start of that command until the end of the last step, with which the DAG is Completed; in seconds.
     pub took_s: f64,
-    /// Of each step that depends on others.
+    /// The wait of each step that depends on others.
     pub waits: Vec<Wait>,
 }
 
@@ -49,7 +49,7 @@ struct Times {
     ended_ms: u64,
 }
 
-/// Submits the DAG of this file, which has so many steps, and waits for its end. No other DAG runs meanwhile.
+/// Submits the DAG of this file, which has `steps` steps, and waits for its end. No other DAG runs meanwhile.
 pub fn run(lattice: &Lattice, file: &Path, steps: usize) -> Result<Course> {
     let file = file.to_string_lossy();
     let began_ms = SystemTime::now().duration_since(UNIX_EPOCH).context("the machine's clock")?.as_secs_f64() * 1e3;
@@ -57,11 +57,11 @@ pub fn run(lattice: &Lattice, file: &Path, steps: usize) -> Result<Course> {
     let id = id.trim();
     wait_completed(lattice, id, steps)?;
     let dag = lattice.json(&["dag", "status", id])?;
-    // The newest are the DAG's.
+    // The newest allocations are the DAG's.
     let answer = lattice.json(&["status", "--state", "completed", "--limit", &steps.to_string()])?;
     let times = times_of(rows(&answer, "allocations").context("`lattice status -o json` is not a list")?)?;
     let (waits, ended_ms) = (waits_of(&dag, &times)?, last_end_ms(&dag, &times)?);
-    // The next DAG is not to wait for the end of these steps' nodes.
+    // The next DAG must not wait for the nodes of these steps.
     wait_all_free(lattice)?;
     Ok(Course { submit_ms: submitted.as_secs_f64() * 1e3, took_s: (ended_ms as f64 - began_ms) / 1e3, waits })
 }
@@ -71,7 +71,7 @@ fn wait_completed(lattice: &Lattice, id: &str, steps: usize) -> Result<()> {
     let began = Instant::now();
     let dag = loop {
         interrupt::check()?;
-        // The list has counts, and not each step.
+        // The list has counts instead of each step.
         let answer = lattice.json(&["dag", "list", "--limit", "1"])?;
         let newest = rows(&answer, "dags").and_then(|dags| dags.first()).context("`lattice dag list -o json` shows no DAG")?;
         ensure!(text(newest, "id") == id, "DAG {id} is not the newest: {newest}");

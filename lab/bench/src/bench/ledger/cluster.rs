@@ -26,8 +26,8 @@ const ENDED: usize = 10_000;
 const RUNNING_ON_EACH: usize = 4;
 const USERS: u128 = 500;
 const TENANTS: u128 = 20;
-/// Changed records that are still referenced, as by the list of changes that members keep for watches: the next change
-/// of each copies it.
+/// Changed records that are still referenced, for example by the changes that members keep for watches: the next change
+/// of such a record copies it.
 const RETAINED: usize = 20_000;
 
 const SIZE: Resources = Resources { cores: 64, memory_bytes: 256 << 30, gpus: 4 };
@@ -45,7 +45,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Fills it.
+    /// Fills a ledger.
     pub fn build() -> Result<Self> {
         let mut cluster = Self {
             ledger: Ledger::default(),
@@ -213,7 +213,7 @@ impl Cluster {
         }
     }
 
-    /// A claim of what the allocation asks for of each of these nodes.
+    /// A claim of the requested resources on each of these nodes.
     pub fn proposal(&self, id: AllocationId, numbers: impl IntoIterator<Item = usize>) -> Claim {
         let allocation = self.ledger.allocation(id);
         let resources = allocation.map_or(SIZE, |allocation| allocation.spec.amount_of(&SIZE));
@@ -247,7 +247,7 @@ impl Cluster {
         Ok([prepared, ended])
     }
 
-    /// The node reports that nothing of it is left.
+    /// The node reports that nothing of the allocation is left.
     pub fn release(&mut self, allocation: AllocationId, epoch: Epoch, number: usize) -> Result<Duration> {
         self.report(number, ReportItem::Released { allocation, epoch, usage: None })
     }
@@ -297,7 +297,7 @@ pub fn registration(number: usize, incarnation: Incarnation) -> Registration {
     }
 }
 
-/// What a node is made of, with this version of its kernel.
+/// The components of a node, with this version of its kernel.
 pub fn components(version: usize) -> Components {
     let fixed =
         ["bios", "bmc", "cuda", "driver", "libfabric", "lustre", "nic", "os"].map(|name| (name.to_owned(), "1.2.3-4.el9".to_owned()));

@@ -13,20 +13,20 @@ use std::time::{Duration, Instant};
 
 /// Reports in one entry of the log.
 pub const ENTRY_REPORTS: usize = 64;
-/// What a member keeps of changes for watches, by default, in bytes.
+/// Bytes of changes that a member keeps for watches by default.
 const HISTORY_BYTES_MAX: usize = 32 << 20;
 
 /// What one such allocation cost.
 #[derive(Default)]
 pub struct Wide {
     pub claimed: Duration,
-    /// All reports that a node is prepared.
+    /// The time of all reports that a node is prepared.
     pub prepared: Duration,
     pub ended: Duration,
-    /// All reports that a node has released it.
+    /// The time of all reports that a node has released it.
     pub released: Duration,
-    /// The most that an agent of role `api` is sent of the allocation because of an entry of reports, while its state
-    /// stays, in bytes.
+    /// The most bytes about the allocation that an agent of role `api` is sent for one entry of reports, while its state
+    /// stays the same.
     pub sent_bytes_max: usize,
     /// The most by which this process grew meanwhile, in bytes.
     pub grown_bytes: u64,
@@ -40,7 +40,7 @@ struct Member<'a> {
     wide: Wide,
 }
 
-/// Submits, claims, runs and releases it.
+/// Submits, claims, runs and releases the allocation.
 pub fn run(cluster: &mut Cluster) -> Result<Wide> {
     let nodes = u32::try_from(NODES)?;
     let (id, _) = cluster.submit(|spec| spec.nodes = nodes)?;
@@ -62,7 +62,7 @@ impl Member<'_> {
     /// Every node reports this, in entries of a fixed number of reports.
     fn reports(&mut self, id: AllocationId, epoch: Epoch, item: impl Fn(AllocationId, Epoch) -> ReportItem) -> Result<Duration> {
         let mut took = Duration::ZERO;
-        // In an order that is not that of the ranks, as of nodes that prepare at their own pace.
+        // Not in the order of the ranks, because nodes prepare at their own pace.
         let order: Vec<usize> = (0..NODES).map(|number| number * 7919 % NODES).collect();
         for part in order.chunks(ENTRY_REPORTS) {
             let state = self.cluster.ledger.allocation(id).map(|allocation| allocation.state);
@@ -77,7 +77,7 @@ impl Member<'_> {
         Ok(took)
     }
 
-    /// Applies and publishes an entry. Returns how long that took, and what a watcher is sent of the allocation.
+    /// Applies and publishes an entry. Returns how long that took, and the bytes about the allocation that a watcher is sent.
     fn entry(&mut self, id: AllocationId, actions: Vec<Action>) -> Result<(Duration, usize)> {
         let (changed, took) = self.cluster.entry(actions)?;
         let (set, published) = self.published(changed);

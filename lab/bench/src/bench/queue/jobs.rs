@@ -46,7 +46,7 @@ fn job(dice: &mut Dice) -> Job {
     Job { nodes, run: Duration::from_secs_f64(run_s), walltime_minutes }
 }
 
-/// The makespan of a schedule that never leaves one of so many nodes idle, in seconds: none is shorter.
+/// The shortest possible makespan on this many nodes, in seconds: no node is ever idle.
 pub fn makespan_s_min(jobs: &[Job], nodes: u32) -> f64 {
     jobs.iter().map(|job| f64::from(job.nodes) * job.run.as_secs_f64()).sum::<f64>() / f64::from(nodes)
 }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_outcome_is_what_one_reckons_by_hand() {
+    fn the_outcome_is_as_calculated_by_hand() {
         // Two jobs: one waits 1 s and runs 2 s, the other waits 4 s and runs 0.5 s.
         let times = times("1 105.0 105.5\n0 101.0 103.0\n", &[100.0, 101.0]).unwrap();
         let outcome = Outcome::of(&times).unwrap();

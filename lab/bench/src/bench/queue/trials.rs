@@ -21,8 +21,8 @@ const MIXED_LIMIT: Duration = Duration::from_secs(480);
 const SMALL_LIMIT: Duration = Duration::from_secs(240);
 /// How long nodes may take until they are free, after the last job has ended.
 const FREE_LIMIT: Duration = Duration::from_secs(30);
-/// The time between two questions whether all small jobs have ended: this, and from then on this part of the time so
-/// far. So the questions cost no system much, and the time is known to 2 %.
+/// The pause between two checks whether all small jobs have ended: first this time, later this part of the time so far.
+/// So the checks cost little, and the time is known to 2 %.
 const ASK_INTERVAL_MIN: Duration = Duration::from_millis(20);
 const ASK_INTERVAL_PART: u32 = 50;
 /// The work of a mixed job: `sh job.sh RECORDS NUMBER SECONDS`. The line is one write, so no two are mixed.
@@ -51,7 +51,7 @@ pub fn mixed(system: &dyn System, trial: &str, jobs: &[Job], script: &Path, dir:
     Ok(outcome)
 }
 
-/// What small jobs in the queue of one system came to.
+/// The results of small jobs in the queue of one system.
 #[derive(Clone, Copy, Debug)]
 pub struct Small {
     /// Jobs over the time from the first submission until the last end.
@@ -106,7 +106,7 @@ fn submit_some(next: &AtomicUsize, count: usize, command: &(dyn Fn(usize) -> Com
         started.push((number, now_s()?));
         let accepted = interrupt::check().and_then(|()| subject::timed(&mut command(number)));
         if let Err(error) = accepted {
-            // No other thread begins another one.
+            // The other threads begin no further submission.
             next.store(count, Ordering::Relaxed);
             return Err(error.context(format!("submission {} of {count}", number + 1)));
         }

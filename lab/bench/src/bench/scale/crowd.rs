@@ -68,7 +68,7 @@ pub async fn start(dir: &Path, agents: usize, plan: &Plan) -> Result<Started> {
     };
     eprintln!("bench: starting three members and {REAL_AGENTS} agents");
     let members = Members::start_as(options).await?;
-    // Before the followers ask for it: they place nothing.
+    // The bench takes the lease before the followers can, because they place no work.
     let token = take_lease(&members.client()?).await?;
     let mut crowd = Crowd::start(dir, agents, plan.followers.min(agents))?;
     let (ready_s, listed_s) = crowd.open(&members).await?;
@@ -129,7 +129,7 @@ impl Crowd {
         }
     }
 
-    /// Waits until all nodes are Ready again; returns how many are, if these are not all of them in time.
+    /// Waits until all nodes are Ready again; returns how many are, unless all are in time.
     pub async fn missing_ready(&self, members: &Members) -> Result<Option<String>> {
         let (began, all) = (Instant::now(), self.agents + REAL_AGENTS as usize);
         loop {

@@ -11,13 +11,13 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// Their memory now is where the growth begins.
+    /// The growth is measured from their present memory.
     pub fn begin(pids: Vec<i32>) -> Self {
         let before = read(&pids);
         Self { pids, largest: before.clone(), before }
     }
 
-    /// Looks at their memory.
+    /// Reads their memory, and keeps the largest values.
     pub fn look(&mut self) {
         for (largest, now) in self.largest.iter_mut().zip(read(&self.pids)) {
             *largest = now.max(*largest);

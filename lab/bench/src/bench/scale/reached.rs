@@ -1,4 +1,4 @@
-//! Times that are waited for, and given up after a while.
+//! The times until something is reached, which a bench waits for up to a limit.
 
 use crate::bench::figures::{Figure, Samples, Target};
 use anyhow::{Context, Result};

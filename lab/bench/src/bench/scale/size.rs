@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Simulated nodes that get work; all others are at rest. Of few nodes, half get work.
+/// Simulated nodes that get work; all others are at rest. In a small cluster, half of the nodes get work.
 pub const WORKING_MAX: usize = 50;
 /// Load that is not measured: connections are opened, and the members' first pages are written.
 const WARM_UP: Duration = Duration::from_secs(3);
@@ -148,7 +148,7 @@ async fn window(members: &Members, crowd: &mut Crowd, clients: &[QuorumClient], 
         let received =
             |pid: &i32| after.get(pid).copied().unwrap_or(0).saturating_sub(before.get(pid).copied().unwrap_or(0)) as f64 / 1e3 / seconds;
         measured.real_tcp_kb_s = processes.real.iter().map(received).collect();
-        // The count of a connection ends with it.
+        // The count of a connection is lost when the connection ends.
         let is_complete = measured.lost[..2] == [0, 0];
         measured.tcp_kb_s = is_complete.then(|| processes.agents.iter().map(received).sum::<f64>() / crowd.agents as f64);
     }

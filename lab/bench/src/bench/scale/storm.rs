@@ -1,4 +1,4 @@
-//! Members killed and restarted under all sessions, while others submit.
+//! Kills and restarts members while all sessions are open and other clients submit.
 //!
 //! ```text
 //!   SIGKILL to all members ─▶ started again ─▶ a leader answers ─▶ all sessions are back ─▶ a rest ─▶ next part
@@ -21,10 +21,10 @@ use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
-/// How long a leader may take, and then all sessions.
+/// Time limits for a leader, and then for the return of all sessions.
 const LEADER_MAX: Duration = Duration::from_secs(20);
 const BACK_MAX: Duration = Duration::from_secs(45);
-/// How long the commits of others are measured at least, from the first leader on.
+/// The least time for which the commits of other clients are measured, from the first leader on.
 const COMMITS_LAST: Duration = Duration::from_secs(10);
 /// How long one member may take to end, and to be started and have what the others have.
 const STOP_MAX: Duration = Duration::from_secs(15);
@@ -80,7 +80,7 @@ pub struct Rolling {
     pub sessions: Reached,
 }
 
-/// Measures both.
+/// Measures both kinds of restart.
 pub async fn measure(members: &mut Members, crowd: &mut Crowd, plan: &Plan) -> Result<Storm> {
     let killed = kill_all(members, crowd, plan).await?;
     let agents = crowd.agents;
@@ -171,7 +171,8 @@ fn not_back(open: u64, agents: usize) -> Reached {
     Reached::Not(format!("not reached in {} s: then {open} of {agents} were open", BACK_MAX.as_secs()))
 }
 
-/// Whether all agents have sessions again, and watches: only once each has noticed that it lost the one before.
+/// Whether all agents have sessions again, and whether they have watches. Neither is true before each agent has noticed
+/// that it lost its earlier session.
 fn are_back(before: &Progress, now: &Progress, agents: u64) -> [bool; 2] {
     let all_lost = now.lost_sessions - before.lost_sessions >= agents;
     [now.sessions.count, now.watches.count].map(|open| all_lost && open >= agents)
@@ -213,7 +214,7 @@ async fn restart(members: &mut Members, id: u64) -> Result<Option<Reached>> {
         }
     });
     let has_ended = has_ended.await.is_ok();
-    // This kills it if it has not ended.
+    // This kills the member if it has not ended.
     members.start_again(id)?;
     let others: Vec<u64> = members.cluster.members.iter().map(|member| member.id).filter(|other| *other != id).collect();
     let has_caught_up = timeout(CAUGHT_UP_MAX, caught_up(members, id, &others)).await;

@@ -89,8 +89,8 @@ async fn submit_and_cancel(client: QuorumClient) -> Vec<Commit> {
     commits
 }
 
-/// The latencies in milliseconds of what was sent since then, in ascending order, and how many of them failed. A failed
-/// one counts with the time that it was tried.
+/// The latencies of the commands that were sent since then, in milliseconds and ascending, and how many of them failed. A
+/// failed one counts with the time for which it was tried.
 pub fn latencies_ms(commits: &[Commit], since: Instant) -> (Vec<f64>, usize) {
     let counted: Vec<&Commit> = commits.iter().filter(|commit| commit.sent >= since).collect();
     let mut latencies: Vec<f64> = counted.iter().map(|commit| commit.took.as_secs_f64() * 1e3).collect();

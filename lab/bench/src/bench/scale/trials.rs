@@ -16,7 +16,7 @@ use std::path::Path;
 const LISTED_S: f64 = 3.0;
 const GROWN_MB: f64 = 100.0;
 const ENTRIES: f64 = 40.0;
-/// What a follower receives for one change, compared with the smallest size.
+/// Limit of the bytes that a follower receives for one change, relative to the smallest size.
 const CHANGE_BYTES_RATIO: f64 = 2.0;
 const BACK_S: f64 = 30.0;
 const MEMBER_MB: f64 = 1000.0;
@@ -99,7 +99,7 @@ pub fn figures(measured: &[Trials]) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// What one change cost a follower in a course that was not given up.
+/// The bytes that a follower received for one change in a course that was not given up.
 fn complete_change_bytes(course: &Course) -> Option<f64> {
     course.released.seconds()?;
     course.counted.as_ref()?.change_bytes
@@ -144,7 +144,7 @@ fn course_figures(agents: usize, what: &str, course: &Course, smallest_bytes: Op
     Ok(figures)
 }
 
-/// What one change may cost a follower does not grow with the size; the smallest size has no target.
+/// The target of the bytes for one change, which must not grow with the size; the smallest size has no target.
 fn change_target(smallest_bytes: Option<f64>) -> Option<Target> {
     at_most((smallest_bytes? * CHANGE_BYTES_RATIO).round(), &format!("{CHANGE_BYTES_RATIO} times that of the smallest size"))
 }
@@ -220,7 +220,7 @@ pub fn drawings(measured: &[Trials]) -> Vec<Drawing> {
     let both = |value: &dyn Fn(&Course) -> Option<f64>| {
         vec![of_wide("one of all agents", value, |wide| &wide.one), of_wide("100 of a tenth", value, |wide| &wide.many)]
     };
-    // What was counted until a course was given up is no value of the size.
+    // The counts of a course that was given up say nothing about the size.
     let counted = |course: &Course| course.counted.clone().filter(|_| course.released.seconds().is_some());
     vec![
         Drawing {

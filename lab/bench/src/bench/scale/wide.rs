@@ -1,4 +1,4 @@
-//! Wide allocations: one of all nodes, then a hundred of a tenth of the nodes at once.
+//! Wide allocations: first one of all nodes, then a hundred at once, each of a tenth of the nodes.
 //!
 //! ```text
 //!   submit, claim ─▶ each agent has its share ─▶ all prepared ─▶ its head ends it ─▶ all released
@@ -27,12 +27,12 @@ use std::time::{Duration, Instant};
 use tokio::task::{JoinHandle, JoinSet};
 use uuid::Uuid;
 
-/// How long it may take until each agent has its share, and until all have released theirs, from the submission.
+/// Time limits from the submission until each agent has its share, and until all agents have released theirs.
 const LISTED_MAX: Duration = Duration::from_secs(30);
 const RELEASED_MAX: Duration = Duration::from_secs(40);
 /// A member with more memory than this ends the measurement, before the machine's memory is used up.
 const MEMBER_MB_MAX: f64 = 3000.0;
-/// How long allocations that were given up may take to be gone.
+/// Time limit for the release of allocations that were given up.
 const QUIET_MAX: Duration = Duration::from_secs(15);
 /// Interval between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -49,7 +49,7 @@ const FAILURE_CHARS_MAX: usize = 160;
 pub struct Wide {
     /// One allocation of all nodes.
     pub one: Course,
-    /// A hundred of a tenth of the nodes.
+    /// A hundred allocations, each of a tenth of the nodes.
     pub many: Course,
 }
 
@@ -60,7 +60,7 @@ pub struct Course {
     pub listed: Reached,
     /// From the submission until all shares were released.
     pub released: Reached,
-    /// What was counted meanwhile; `None`: it was not begun.
+    /// `None`: the course was not begun.
     pub counted: Option<Counted>,
     /// What was unusual.
     pub troubles: Vec<String>,
@@ -75,7 +75,7 @@ pub struct Counted {
     pub entries: u64,
     /// Bytes that one follower received for one change of a share; `None`: there is no follower, or nothing changed.
     pub change_bytes: Option<f64>,
-    /// The same of an agent of role node, over its watch.
+    /// Bytes that one agent of role node received over its watch for one change of a share.
     pub own_change_bytes: Option<f64>,
     /// Processor time of all members together, and of all simulated agents, in seconds.
     pub members_s: f64,
@@ -89,7 +89,7 @@ impl Course {
     }
 }
 
-/// Measures both. The bench has the scheduler's lease with this token.
+/// Measures both courses. The bench has the scheduler's lease with this token.
 pub async fn measure(members: &Members, crowd: &mut Crowd, token: u64) -> Result<Wide> {
     if let Some(why) = crowd.missing_ready(members).await? {
         return Ok(Wide { one: Course::not_begun(&why), many: Course::not_begun(&why) });
@@ -150,7 +150,7 @@ impl Field<'_> {
         Ok(simulated.map(share).collect())
     }
 
-    /// Submits the allocations, and measures until all are over; returns also whether nothing of them is left.
+    /// Submits the allocations, and measures until all are over; also returns whether all their shares are released.
     async fn run(&mut self, wanted: Vec<Vec<ClaimShare>>) -> Result<(Course, bool)> {
         let wanted: Vec<Wanted> =
             wanted.into_iter().map(|shares| Wanted { id: AllocationId(Uuid::new_v4()), owner: owner(), shares }).collect();
@@ -205,7 +205,7 @@ impl Field<'_> {
         let mut cancelling = JoinSet::new();
         for (Wanted { id, owner, .. }, client) in wanted.iter().zip(self.clients.iter().cycle()) {
             let (client, request) = (client.clone(), Request::from(Action::Cancel { id: *id, by: owner.clone() }));
-            // One that was never submitted or has ended cannot be cancelled, and the shares are counted below.
+            // An allocation that was never submitted or has ended cannot be cancelled; its shares are counted below.
             cancelling.spawn(async move { client.call(&request, QUIET_MAX).await.is_ok() });
         }
         cancelling.join_all().await;
@@ -230,7 +230,7 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// Why the course is given up now, for both times; `None`: it goes on.
+    /// Why the course is given up now, for both times; `None`: it continues.
     fn give_up(&self) -> Option<(Reached, Reached)> {
         let why = if let Some(failure) = self.failures.first() {
             Reached::Not(format!("not reached: {failure}"))
@@ -247,7 +247,7 @@ impl Look<'_> {
     }
 }
 
-/// What is read before and after.
+/// The values that are read before and after a course.
 struct Reading {
     at: Instant,
     at_ns: u64,
@@ -293,7 +293,7 @@ fn counted(before: &Reading, after: &Reading, grown_mb: f64, crowd: &Crowd) -> C
     }
 }
 
-/// What one of the agents received for one change: a share that is claimed, prepared, ended or released.
+/// Bytes that one of the agents received for one change: a share that is claimed, prepared, ended or released.
 fn change_bytes(received: u64, agents: usize, changes: u64) -> Option<f64> {
     (agents > 0 && changes > 0).then(|| received as f64 / agents as f64 / changes as f64)
 }

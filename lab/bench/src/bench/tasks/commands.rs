@@ -1,4 +1,4 @@
-//! What the commands that run tasks have in common.
+//! The common parts of the commands that run tasks.
 
 use anyhow::{Result, ensure};
 use lattice_lab::{interrupt, process};

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// Names the Python that has the package, where that is not `python3`.
+/// Names the Python that has the package, if that is not `python3`.
 const PYTHON_VARIABLE: &str = "LATTICE_LAB_HQ_PYTHON";
 const PROGRAM: &str = include_str!("hyperqueue.py");
 /// How long its start may take, and all tasks of a job.
@@ -102,7 +102,7 @@ impl HyperQueue {
         Ok(line.trim().to_owned())
     }
 
-    /// That it has ended, and its last lines.
+    /// The text of an error: it has ended, and its last lines.
     fn end(&self) -> String {
         format!("HyperQueue has ended: {}", tail(&self.folder.log(), LOG_LINES_SHOWN))
     }

@@ -82,7 +82,7 @@ pub fn measure(cluster: &Cluster, options: &Options, notes: &mut Vec<String>) ->
     ])
 }
 
-/// What a task runs: the first of them writes when it began.
+/// The command of each task: the first task writes when it began.
 fn body(first: &Path) -> String {
     format!("set -C; test -e {0} || {{ date +%s.%N > {0}; }} 2>/dev/null; exit 0", first.display())
 }

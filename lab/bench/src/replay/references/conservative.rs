@@ -1,6 +1,6 @@
-//! Conservative backfill: each job gets the earliest start that delays none before it, when it is submitted. After an early
-//! end each moves to an earlier start, in the order of submission, and never to a later one. After A. W. Mu'alem and D. G.
-//! Feitelson, IEEE TPDS 12(6), 2001.
+//! Conservative backfill: when a job is submitted, it gets the earliest start that delays no job before it. After an early
+//! end, each job moves to an earlier start if it can, in the order of submission, and never to a later one. Following
+//! A. W. Mu'alem and D. G. Feitelson, IEEE TPDS 12(6), 2001.
 
 use super::profile::Profile;
 use crate::replay::simulation::{Cluster, Decisions, Scheduler};

@@ -1,4 +1,4 @@
-//! EASY backfill: the first that waits has a reservation, and others overtake it if they do not delay it. After A. W.
+//! EASY backfill: the first waiting job has a reservation, and others overtake it if they do not delay it. After A. W.
 //! Mu'alem and D. G. Feitelson, "Utilization, predictability, workloads, and user runtime estimates in scheduling the IBM
 //! SP2 with backfilling", IEEE TPDS 12(6), 2001.
 
@@ -16,7 +16,7 @@ impl Scheduler for Easy {
     fn decide(&mut self, now_s: u64, cluster: &Cluster<'_>) -> Result<Decisions> {
         let mut free = cluster.free;
         let mut begin = Vec::new();
-        // When what runs ends by its walltime, and its nodes.
+        // When each running job ends by its walltime, and its nodes.
         let mut ends: Vec<(u64, u32)> = cluster.running.iter().map(|running| (running.end_by_estimate_s(), running.job.nodes)).collect();
         let mut waiting = cluster.waiting.iter();
         let first = loop {
@@ -43,7 +43,7 @@ impl Scheduler for Easy {
     }
 }
 
-/// When so many nodes are free, and how many more are free then.
+/// When this many nodes are free, and how many more are free then.
 fn reservation(nodes: u32, free_now: u32, mut ends: Vec<(u64, u32)>) -> (u64, u32) {
     ends.sort_unstable();
     let free_at = |at_s: u64| free_now + ends.iter().take_while(|(end_s, _)| *end_s <= at_s).map(|(_, nodes)| nodes).sum::<u32>();

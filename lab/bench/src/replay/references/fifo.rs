@@ -1,4 +1,4 @@
-//! First come, first served: none begins before those that were submitted earlier.
+//! First come, first served: no job begins before the jobs that were submitted earlier.
 
 use crate::replay::simulation::{Cluster, Decisions, Scheduler};
 use anyhow::Result;

@@ -1,6 +1,6 @@
 //! How many nodes are free at what time.
 
-/// Steps: from each time on, so many nodes are free. Times ascend; behind the last one nothing changes.
+/// Steps: from each time on, this many nodes are free. Times ascend; after the last one nothing changes.
 pub struct Profile(Vec<(u64, u32)>);
 
 impl Profile {
@@ -9,7 +9,7 @@ impl Profile {
         Self(vec![(now_s, nodes)])
     }
 
-    /// The earliest time from which so many nodes are free for so long.
+    /// The earliest time from which this many nodes are free for this long.
     pub fn earliest(&self, nodes: u32, duration_s: u64) -> u64 {
         let mut start_s = self.0[0].0;
         for (at, (from_s, free)) in self.0.iter().enumerate() {
@@ -28,7 +28,7 @@ impl Profile {
         self.change(start_s, duration_s, |free| free.checked_sub(nodes).expect("the nodes are free"));
     }
 
-    /// Gives them back.
+    /// Gives nodes back.
     pub fn give_back(&mut self, start_s: u64, duration_s: u64, nodes: u32) {
         self.change(start_s, duration_s, |free| free + nodes);
     }
