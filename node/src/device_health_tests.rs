@@ -81,7 +81,7 @@ fn look_at_two_gpus() -> GpuLook {
 }
 
 fn xid(number: u32) -> GpuLook {
-    GpuLook { events: vec![(KEY.to_owned(), GpuEvent::Xid { number, ago_ms: 0 })], ..there() }
+    GpuLook { events: vec![(KEY.to_owned(), GpuEvent::Xid { number, ago_ms: 0 })], ..look_at_two_gpus() }
 }
 
 fn reads_of(reading: GpuReading) -> GpuReads {
@@ -155,7 +155,7 @@ fn the_response_to_an_error_lasts_until_the_gpu_was_visibly_reset() {
         gpus
     };
     let mut gpus = marked();
-    gpus.looked(Timestamp(3), &GpuLook { events: vec![(KEY.to_owned(), GpuEvent::Found)], ..there() });
+    gpus.looked(Timestamp(3), &GpuLook { events: vec![(KEY.to_owned(), GpuEvent::Found)], ..look_at_two_gpus() });
     assert!(status_of(&gpus, 3).is_healthy());
 
     let mut gpus = marked();

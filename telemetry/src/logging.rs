@@ -289,6 +289,6 @@ mod tests {
     #[test]
     fn an_unknown_form_is_refused() {
         assert_eq!((Form::of(""), Form::of("text"), Form::of("json")), (Ok(Form::Text), Ok(Form::Text), Ok(Form::Json)));
-        assert!(Form::of("JSON").unwrap_err().to_string().contains("`text` and `json`"));
+        assert!(Form::of("JSON").unwrap_err().to_string().contains("`text` or `json`"));
     }
 }

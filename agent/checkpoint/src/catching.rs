@@ -332,7 +332,7 @@ pub fn lives(context: &Handles, allocation: AllocationId, shim: Option<u32>) -> 
 }
 
 /// Maps the error "no such file or process" to `None`; other errors stay errors.
-fn there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+fn none_if_absent<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(found) => Ok(Some(found)),
         Err(error) if error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(nix::libc::ESRCH) => Ok(None),

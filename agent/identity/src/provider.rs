@@ -361,7 +361,7 @@ mod tests {
             assert!(plain.contains("which is not an https:// address"), "{plain}");
         }
         let none = problem("/keys", "200 OK", "", r#"{"keys":[{"kty":"oct","k":"AA"}]}"#).await;
-        assert!(none.contains("none that can verify a signature"), "{none}");
+        assert!(none.contains("no key that can verify a signature"), "{none}");
         let page = problem("/keys", "200 OK", "", "<html>").await;
         assert!(page.contains("are not a JSON Web Key Set"), "{page}");
     }
