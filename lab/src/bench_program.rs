@@ -19,7 +19,8 @@ pub fn replace_by(subcommand: &str, arguments: &[OsString]) -> Result<Infallible
     let is_no_build = |argument: &&OsString| *argument == "--no-build";
     let program = binaries.bench();
     let asks_for_help = arguments.iter().any(|argument| argument == "--help" || argument == "-h");
-    if !arguments.iter().any(|argument| is_no_build(&argument)) && !(asks_for_help && program.is_file()) {
+    let is_used_as_it_is = arguments.iter().any(|argument| is_no_build(&argument)) || (asks_for_help && program.is_file());
+    if !is_used_as_it_is {
         binaries.build_bench()?;
     }
     let passed = arguments.iter().filter(|argument| subcommand == "bench" || !is_no_build(argument));

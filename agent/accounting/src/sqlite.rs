@@ -117,7 +117,7 @@ impl SqliteDriver {
 }
 
 fn bound(statement: Statement) -> sqlx::query::Query<'static, Sqlite, SqliteArguments> {
-    let query = sqlx::query::<Sqlite>(AssertSqlSafe(statement.sql));
+    let query = sqlx::query::<Sqlite>(AssertSqlSafe(without_numbers(&statement.sql)));
     statement.values.into_iter().fold(query, |query, value| match value {
         Value::Text(text) => query.bind(text),
         Value::Number(number) => query.bind(number),
@@ -130,4 +130,23 @@ fn values(row: &SqliteRow, columns: &[Column]) -> Result<Row, sqlx::Error> {
         Column::Number => row.try_get(at).map(Value::Number),
     };
     columns.iter().enumerate().map(value).collect()
+}
+
+/// The same text with `?` for `$1`, `$2` and so on, which are in the order of the values. SQLite compares each numbered
+/// placeholder with all others: 30,000 of them took ten seconds.
+fn without_numbers(sql: &str) -> String {
+    let mut parts = sql.split('$');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + "?" + part.trim_start_matches(|c: char| c.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placeholders_have_no_numbers() {
+        assert_eq!(without_numbers("SELECT a WHERE b = $1 AND c IN ($2, $10) LIMIT $11"), "SELECT a WHERE b = ? AND c IN (?, ?) LIMIT ?");
+        assert_eq!(without_numbers("COMMIT"), "COMMIT");
+    }
 }

@@ -207,7 +207,7 @@ impl SignalTargets {
         match self.settle(signal).and_then(|()| self.send_to_sure(signal, &mut sent)) {
             // The processes that got the signal save themselves, and the agent waits for them.
             Err(error) if !sent.is_empty() => {
-                tracing::warn!(%error, "not all processes could be examined: the others are not asked to save themselves")
+                tracing::warn!(%error, "not all processes could be examined: the others are not asked to save themselves");
             }
             done => done?,
         }
