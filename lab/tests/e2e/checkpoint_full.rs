@@ -200,7 +200,7 @@ fn no_space(w: &World) {
     let done = chain.create(w);
     // The agent first removes the remains of the previous checkpoint, so there may be a free block for the request, but
     // none for the saved files.
-    let reasons = ["No space left on device", "its disk is full"];
+    let reasons = ["No space left on device", "the disk is full"];
     assert!(done.code() == 1 && reasons.iter().any(|why| done.err().contains(why)), "{}", done.err());
     assert_eq!(last(w, &chain.id), first);
     disk.make_space();

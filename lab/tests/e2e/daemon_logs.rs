@@ -72,7 +72,7 @@ fn refused() {
             process::run(command.arg("--config").arg(&config).env(variable, value), JOB).unwrap()
         };
         let unknown = run("LATTICE_LOG_FORMAT", "xml");
-        assert!(unknown.code() == 1 && unknown.err().contains("`text` and `json`"), "{}", unknown.err());
+        assert!(unknown.code() == 1 && unknown.err().contains("`text` or `json`"), "{}", unknown.err());
         let unknown = run("LATTICE_LOG", "info,,openraft=loud");
         assert!(unknown.code() == 1 && unknown.err().contains("LATTICE_LOG is \"info,,openraft=loud\": "), "{}", unknown.err());
         let help = process::run(program().arg("--help"), JOB).unwrap().out();

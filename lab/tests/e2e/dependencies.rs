@@ -237,7 +237,7 @@ fn refused(w: &World) {
     let [corresponding, started, twice] = ["corresponding", "started", "any"].map(|condition| format!("{id}:{condition}"));
     let twice = format!("{twice},{id}:success");
     for (on, code, piece) in [
-        ("ffffffff", 3, "it cannot depend on allocation ffffffff: there is none"),
+        ("ffffffff", 3, "it cannot depend on allocation ffffffff: it does not exist"),
         ("abc", 2, "at least 4 hexadecimal digits"),
         (corresponding.as_str(), 4, "corresponding needs two task groups"),
         (started.as_str(), 2, "\"started\" is no condition"),

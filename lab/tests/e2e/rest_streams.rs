@@ -389,15 +389,16 @@ fn slow_reader(w: &World) {
     let id = submit_as_daemon(w, &["--nodelist", "n2", "--", "/bin/sh", "-c", &line]);
     w.running(&id);
     let pid = w.cluster().node("n1").unwrap().daemon.process.as_ref().unwrap().pid;
-    let resident_mib = || machine::memory_of(pid).unwrap().0 >> 20;
-    let before = resident_mib();
+    // Without the pages of its program, which come with what is called for the first time.
+    let memory_mib = || machine::anonymous_memory_of(pid).unwrap() >> 20;
+    let before = memory_mib();
     // These clients connect, and read nothing until the program has ended.
     let path = format!("/api/v1/allocations/{id}/logs?follow=true");
     let readers: Vec<Follower> = (0..4).map(|n| Follower::begin(w, &client, &format!("slow-{n}"), &path, &["--pause", "30"])).collect();
     let until = Instant::now() + Duration::from_secs(15);
     let mut most = before;
     while Instant::now() < until {
-        most = most.max(resident_mib());
+        most = most.max(memory_mib());
         std::thread::sleep(Duration::from_millis(200));
     }
     assert!(most - before <= GROWTH_MIB_MAX, "the agent had {before} MiB, and {most} MiB with four readers that took nothing");

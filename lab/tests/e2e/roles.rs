@@ -313,7 +313,7 @@ fn operator(w: &World) {
     for action in ["role-granted", "role-revoked"] {
         assert!(record(action).contains("operator") && record(action).contains("user:daemon"), "{action}: {}", record(action));
     }
-    for (role, says) in [("user", "everybody has the role user"), ("claiming-user", "not built yet"), ("admin", "no role")] {
+    for (role, says) in [("user", "everybody has the role user"), ("claiming-user", "not built yet"), ("admin", "is not a role")] {
         let done = w.run(&["admin", "role", "grant", role, "daemon"]);
         assert!(done.code() == 2 && done.err().contains(says), "{role}: {} {}", done.code(), done.err());
     }

@@ -88,7 +88,7 @@ fn killed(w: &World) {
     // The fence waits for its node; the head serves the nodes below it.
     faults::kill_node(&w.dir, &inner).unwrap();
     w.wait("the head to go round it", || {
-        daemons_log(w, &head).lines().any(|l| l.contains("the nodes below it are served from here") && l.contains(&format!("node={inner}")))
+        daemons_log(w, &head).lines().any(|l| l.contains("this agent serves the nodes below it") && l.contains(&format!("node={inner}")))
     });
     assert_eq!(text(&w.status(&id), "state"), "Running", "the fence's clock is stopped");
     faults::start_node(&w.dir, &inner).unwrap();

@@ -178,7 +178,7 @@ fn shown_as_chart(w: &World) {
     assert!(w.ok(&["vcluster", "-o", "yaml", "small"]).ends_with("\nwaiting_left_out: 0\n"));
     let seen = w.run_as(NOBODY, &["vcluster", "small"]);
     assert!(seen.code() == 0 && seen.out().contains("sleeper"), "{}{}", seen.out(), seen.err());
-    assert_refused(w, &["vcluster", "lst"], 3, &["vCluster \"lst\" not found", "hint: `lattice vcluster list` shows them"]);
+    assert_refused(w, &["vcluster", "lst"], 3, &["vCluster \"lst\" not found", "hint: `lattice vcluster list` shows the vClusters"]);
     assert_refused(w, &["vcluster", "small", "list"], 2, &["\"small\" and a command", "hint: "]);
 
     w.ok(&["cancel", &service]);
