@@ -395,7 +395,7 @@ fn used_before(w: &World) {
             }
         }
     });
-    assert!(refused.message().contains(&format!("checkpoint {first} exists already")), "{refused}");
+    assert!(refused.message().contains(&format!("checkpoint {first} was made before")), "{refused}");
     assert!(!chain.behaved(), "it was asked");
     assert_eq!((last(w, &chain.id), list(w, &chain.id).len()), (second, 2));
     // The refused request does not block later ones.

@@ -230,7 +230,7 @@ fn hit(w: &World) {
 fn warned(w: &World) {
     let status = || w.ok(&["node", "status"]);
     gpu(w, "0", &["xid", "31"]);
-    w.wait("the warning", || status().contains("SIM-0: XID 31 (memory page fault): the program that was hit has to be started again"));
+    w.wait("the warning", || status().contains("SIM-0: XID 31 (memory page fault): the program must be started again"));
     assert!(status().contains("2 healthy, 2 allocatable, 2 in all") && status().contains("gpu SIM-0: warning"), "{}", status());
     gpu(w, "0", &["hot", "90"]);
     w.wait("the heat", || status().contains("90 °C, at which it slows itself down"));

@@ -17,9 +17,9 @@ static STREAMS: Group =
 
 const CLIENT: &str = include_str!("rest_streams/client.py");
 /// How many MiB a program writes while its readers read nothing.
-const UNREAD_MIB: u64 = 32;
+const UNREAD_MIB: u64 = 64;
 /// By how many MiB the readers' agent may grow meanwhile.
-const GROWTH_MIB_MAX: u64 = 24;
+const GROWTH_MIB_MAX: u64 = 32;
 
 pub fn trials() -> Vec<Trial> {
     vec![
