@@ -20,11 +20,11 @@ use std::time::{Duration, Instant};
 
 /// No more records are read while so many mails wait.
 const MAILS_MAX: usize = 2048;
-/// Of a recipient whose mails fail, so many wait at most: later ones are given up at once.
+/// The most mails that wait for one recipient whose mails fail: later ones are given up at once.
 const FAILING_MAILS_MAX: usize = 128;
-/// The same of all recipients whose mails fail: they leave room for mails to others.
+/// The most mails that wait for all such recipients together: the rest of the queue is for mails to others.
 const FAILING_ALL_MAX: usize = 1024;
-/// When so many mails to others were sent while it waited and its recipient's mails failed, a mail is given up.
+/// A mail to a recipient whose mails fail is given up after this many mails to others were sent meanwhile.
 const PASSED_MAX: u64 = 1000;
 /// The pauses between two tries of a recipient.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
@@ -36,7 +36,7 @@ const SHOWN_FOR: Duration = Duration::from_secs(3600);
 pub struct MailQueue {
     /// Those with mails that wait.
     recipients: BTreeMap<String, Recipient>,
-    /// Up to which audit record all was read; 0: nothing yet.
+    /// The last audit record that was read; 0: none yet.
     read_upto: u64,
     /// How many mails were accepted.
     sent: u64,
@@ -57,7 +57,7 @@ struct Recipient {
     mails: VecDeque<Waiting>,
     /// How often the first of them has failed.
     tries: u32,
-    /// [`MailQueue::sent`] when its mails began to fail; of no meaning if they do not.
+    /// [`MailQueue::sent`] when its mails began to fail. Read only while they fail.
     failing_since: u64,
     /// Whether a mail was given up and none was accepted since: the next one has only one try.
     is_dead: bool,
@@ -84,7 +84,7 @@ impl MailQueue {
         self.read_upto = self.read_upto.max(seq);
     }
 
-    /// Up to which audit record all was read.
+    /// The last audit record that was read; 0: none yet.
     pub fn read_upto(&self) -> u64 {
         self.read_upto
     }
