@@ -498,15 +498,24 @@ mod tests {
             })
         };
         assert_eq!(readings.present(|| panic!("a driver's file says nonsense")).await, Reading::default());
-        let began = std::time::Instant::now();
-        let mut results = futures::future::join_all((0..8).map(|_| ask())).await;
-        // A reading is reused for a while; a slow machine may need a second one.
-        results.push(ask().await);
-        let newest = results.iter().filter_map(|reading| reading.power_watts).fold(0.0, f64::max);
-        assert!(results.iter().all(|reading| reading.power_watts.is_some()), "{results:?}");
-        assert!(newest <= began.elapsed().div_duration_f64(READING_AGE_MAX).floor(), "{results:?}");
+        let began = Instant::now();
+        futures::future::join_all((0..8).map(|_| ask())).await;
+        // On a busy machine a reading may take longer than its readers wait, and they repeat it.
+        let first = read_in_the_end(&ask).await;
+        assert!(first <= began.elapsed().div_duration_f64(READING_AGE_MAX).floor(), "{first}");
         tokio::time::sleep(READING_AGE_MAX).await;
-        assert!(ask().await.power_watts.is_some_and(|later| later > newest));
+        assert!(read_in_the_end(&ask).await > first);
+    }
+
+    /// The power of the first reading that arrives in time.
+    async fn read_in_the_end<F: Future<Output = Reading>>(ask: impl Fn() -> F) -> f64 {
+        let began = Instant::now();
+        loop {
+            if let Some(watts) = ask().await.power_watts {
+                return watts;
+            }
+            assert!(began.elapsed() < Duration::from_secs(60), "no reading arrives");
+        }
     }
 
     #[test]
