@@ -11,6 +11,7 @@
 //! `--walltime`, `--service` and `--reactive` contradict each other. Two such `#LATTICE` lines are refused. Otherwise a
 //! warning names the one that wins and the one that is left out.
 
+mod option_parser;
 pub mod words;
 
 use crate::UsageError;
@@ -230,7 +231,7 @@ pub fn read_for_sbatch(
 /// # Errors
 /// A value is wrong.
 pub fn parse_words(command: &str, words: &[String]) -> Result<SubmitFlags, UsageError> {
-    Line::try_parse_from(words).map(|line| line.flags).map_err(|error| explained(command, &error))
+    Line::from_words(words).map(|line| line.flags).map_err(|error| explained(command, &error))
 }
 
 /// The lines of a script.
@@ -290,12 +291,12 @@ fn slurm_line(place: &str, words: &[String]) -> Result<Vec<Given>, UsageError> {
 /// Parses the translated options of Slurm. An error names the option as it was written.
 fn parse_pieces(name: &str, pieces: &[Piece]) -> Result<Line, UsageError> {
     let all: Vec<&String> = pieces.iter().flat_map(|piece| &piece.words).collect();
-    let error = match Line::try_parse_from(&all) {
+    let error = match Line::from_words(&all) {
         Ok(line) => return Ok(line),
         Err(error) => error,
     };
     for piece in pieces {
-        if let Err(error) = Line::try_parse_from(&piece.words) {
+        if let Err(error) = Line::from_words(&piece.words) {
             return Err(explained(&piece.shown, &error));
         }
     }
@@ -328,7 +329,7 @@ fn add_dashes(mut words: Vec<String>) -> Vec<String> {
 }
 
 pub(crate) fn parse(place: &str, marker: &str, words: Vec<String>) -> Result<Line, UsageError> {
-    Line::try_parse_from(&words).map_err(|error| {
+    Line::from_words(&words).map_err(|error| {
         let context = |kind| match error.get(kind) {
             Some(ContextValue::String(text)) => Some(text.clone()),
             Some(ContextValue::Strings(texts)) => texts.first().cloned(),
