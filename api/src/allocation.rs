@@ -183,12 +183,18 @@ fn attempt(attempt: &Attempt) -> v1::Attempt {
 /// of its tasks, which are too long for lists. A dependency has no state there until its allocation has ended.
 pub fn to_proto_in_full(allocation: &Allocation) -> v1::Allocation {
     let mut shown = to_proto(allocation);
+    add_details(&mut shown, allocation);
+    shown.task_group = group(allocation).map(TaskGroup::to_string).unwrap_or_default();
+    shown
+}
+
+/// Adds to an allocation as [`to_proto`] shows it what [`to_proto_in_full`] shows besides, except the indices of its tasks.
+pub fn add_details(shown: &mut v1::Allocation, allocation: &Allocation) {
     shown.working_dir = allocation.spec.working_dir.to_string_lossy().into_owned();
     let spec = &allocation.spec;
     shown.submit_dir = spec.submit_dir.as_ref().unwrap_or(&spec.working_dir).to_string_lossy().into_owned();
     shown.output_files = spec.output_files.as_deref().map(crate::spec::output_files::from_model);
     shown.mail = allocation.spec.mail.as_deref().map(crate::spec::mail_to_proto);
-    shown.task_group = group(allocation).map(TaskGroup::to_string).unwrap_or_default();
     let predecessor = allocation.dependencies.as_ref().and_then(|all| all.predecessor).filter(|_| !allocation.state.is_terminal());
     let parents = allocation.dependencies.iter().flat_map(|all| &all.parents).map(dependency);
     shown.dependencies = parents.chain(predecessor.map(|on| of_singleton(on, &allocation.spec.name))).collect();
@@ -199,7 +205,6 @@ pub fn to_proto_in_full(allocation: &Allocation) -> v1::Allocation {
         }
         Entrypoint::Command { argv } => shown.command.clone_from(argv),
     }
-    shown
 }
 
 fn dependency(parent: &Parent) -> v1::DependencyStatus {
@@ -268,7 +273,11 @@ mod tests {
         assert_eq!((requeued.reason.as_str(), requeued.exit_code), ("exit_code 7", None));
         let over = to_proto(&allocation(AllocationState::Failed, Some(EndReason::WalltimeExceeded)));
         assert_eq!((over.reason.as_str(), over.exit_code), ("walltime_exceeded", None));
-        let full = to_proto_in_full(&allocation(AllocationState::Running, None));
+        let running = allocation(AllocationState::Running, None);
+        let full = to_proto_in_full(&running);
+        let mut detailed = to_proto(&running);
+        add_details(&mut detailed, &running);
+        assert_eq!(detailed, full, "it has no tasks, whose indices alone are missing");
         assert_eq!((full.command, full.working_dir.as_str(), full.script.as_str()), (vec!["true".to_owned()], "/", ""));
         assert_eq!((full.submit_dir.as_str(), full.output_files), ("/", None));
         assert_eq!((failed.submitted_at_ms, failed.claimed_at_ms, failed.started_at_ms, failed.nodes_requested), (5, 0, 7, 2));

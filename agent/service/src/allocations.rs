@@ -98,11 +98,7 @@ impl AllocationService for Api {
         let cluster = self.context.work.directory.with_nodes_of(&allocation).await;
         let status_messages = StatusMessages::of(&cluster, self, std::iter::once(&allocation)).await?;
         let mut shown = v1::Allocation { age_ms, ..status_messages.shown(&allocation) };
-        let v1::Allocation { command, working_dir, script, dependencies, submit_dir, output_files, mail, .. } =
-            lattice_api::allocation::to_proto_in_full(&allocation);
-        (shown.submit_dir, shown.output_files) = (submit_dir, output_files);
-        (shown.command, shown.working_dir, shown.script, shown.dependencies) = (command, working_dir, script, dependencies);
-        shown.mail = mail;
+        lattice_api::allocation::add_details(&mut shown, &allocation);
         dependencies::add_states(&mut shown.dependencies, &cluster);
         shown.network_note = unenforced(&allocation, &cluster.nodes);
         shown.isolation_note = isolation::note(&allocation, &cluster.nodes);
