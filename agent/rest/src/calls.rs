@@ -21,6 +21,7 @@ use lattice_api::v1::reservation_service_client::ReservationServiceClient;
 use lattice_api::v1::session_service_client::SessionServiceClient;
 use lattice_api::v1::v_cluster_service_client::VClusterServiceClient;
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use tonic::body::Body;
 use tower::Service;
@@ -39,14 +40,15 @@ pub(crate) struct Calls {
 #[derive(Clone)]
 pub(crate) struct Channel {
     grpc: Grpc,
-    extensions: Extensions,
+    /// Shared, because a clone copies each extension.
+    extensions: Arc<Extensions>,
 }
 
 impl FromRequestParts<Grpc> for Calls {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, grpc: &Grpc) -> Result<Self, Infallible> {
-        Ok(Self { channel: Channel { grpc: grpc.clone(), extensions: parts.extensions.clone() } })
+        Ok(Self { channel: Channel { grpc: grpc.clone(), extensions: Arc::new(parts.extensions.clone()) } })
     }
 }
 
@@ -60,7 +62,7 @@ impl Service<Request<Body>> for Channel {
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        request.extensions_mut().extend(self.extensions.clone());
+        request.extensions_mut().extend(Extensions::clone(&self.extensions));
         self.grpc.call(request)
     }
 }

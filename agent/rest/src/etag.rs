@@ -15,6 +15,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use ring::digest::{SHA256, digest};
 use serde::Serialize;
+use std::fmt::Write;
 use tonic::{Code, Status};
 
 /// Bytes of the hash that are in a tag.
@@ -29,8 +30,14 @@ impl Tag {
     pub(crate) fn of(settings: &impl Serialize) -> Result<Self, Problem> {
         let bytes = serde_json::to_vec(settings).map_err(|error| Problem::internal(format!("cannot write JSON: {error}")))?;
         let hash = digest(&SHA256, &bytes);
-        let hex: String = hash.as_ref().iter().take(TAG_BYTES).map(|byte| format!("{byte:02x}")).collect();
-        Ok(Self(format!("\"{hex}\"")))
+        let mut tag = String::with_capacity(2 + 2 * TAG_BYTES);
+        tag.push('"');
+        for byte in hash.as_ref().iter().take(TAG_BYTES) {
+            // Writing to a String does not fail.
+            let _ = write!(tag, "{byte:02x}");
+        }
+        tag.push('"');
+        Ok(Self(tag))
     }
 
     /// An answer with this tag.
