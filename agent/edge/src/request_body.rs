@@ -6,7 +6,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 /// How long a body may take to arrive.
 const BODY_TIME_MAX: Duration = Duration::from_secs(60);
@@ -14,12 +14,14 @@ const BODY_TIME_MAX: Duration = Duration::from_secs(60);
 /// A body with a time limit.
 pub(super) struct RequestBody<B> {
     body: B,
-    until: Pin<Box<Sleep>>,
+    until: Instant,
+    /// Only once the body is waited for: most have arrived with their heads, or have no byte.
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl<B> RequestBody<B> {
     pub(super) fn new(body: B) -> Self {
-        Self { body, until: Box::pin(sleep(BODY_TIME_MAX)) }
+        Self { body, until: Instant::now() + BODY_TIME_MAX, timer: None }
     }
 }
 
@@ -36,7 +38,9 @@ where
             Poll::Ready(frame) => Poll::Ready(frame.map(|frame| frame.map_err(io::Error::other))),
             Poll::Pending => {
                 let late = || io::Error::new(io::ErrorKind::TimedOut, "the request's body did not arrive in time");
-                self.until.as_mut().poll(cx).map(|()| Some(Err(late())))
+                let until = self.until;
+                let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
+                timer.as_mut().poll(cx).map(|()| Some(Err(late())))
             }
         }
     }
@@ -70,7 +74,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_that_does_not_arrive_is_given_up() {
-        let mut body = RequestBody { body: Silent, until: Box::pin(sleep(Duration::from_millis(5))) };
+        let mut body = RequestBody { body: Silent, until: Instant::now() + Duration::from_millis(5), timer: None };
         let frame = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await.unwrap();
         assert_eq!(frame.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, Sleep, sleep, timeout};
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, Bytes, Service, http};
 use tonic::server::NamedService;
@@ -221,6 +221,23 @@ struct Waiting {
     taking: Pin<Box<dyn Future<Output = Result<Permits, Status>> + Send>>,
 }
 
+/// Until when a message must arrive. The timer is made once the message is waited for: most have arrived with their calls.
+struct Deadline {
+    at: Instant,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Deadline {
+    fn new() -> Self {
+        Self { at: Instant::now() + MESSAGE_TIME_MAX, timer: None }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let at = self.at;
+        self.timer.get_or_insert_with(|| Box::pin(sleep_until(at))).as_mut().poll(cx)
+    }
+}
+
 /// A request's body, with its limits applied.
 struct Received {
     body: Body,
@@ -232,7 +249,7 @@ struct Received {
     at: At,
     waiting: Option<Waiting>,
     /// Until when the current message must arrive.
-    until: Option<Pin<Box<Sleep>>>,
+    until: Option<Deadline>,
     held: Held,
 }
 
@@ -241,7 +258,7 @@ impl Received {
         let larger = LARGER.iter().find(|(name, _)| *name == method);
         let bytes_max = larger.map_or(MESSAGE_BYTES_MAX, |(_, bytes)| *bytes);
         let is_stream = STREAMS.contains(&method.as_str());
-        let until = (!is_stream).then(|| Box::pin(sleep(MESSAGE_TIME_MAX)));
+        let until = (!is_stream).then(Deadline::new);
         Self { body, intake, uid, method, bytes_max, is_stream, at: BETWEEN, waiting: None, until, held }
     }
 
@@ -252,7 +269,7 @@ impl Received {
             Some(_) if is_between => self.until = None,
             Some(_) => {}
             None if is_between => {}
-            None => self.until = Some(Box::pin(sleep(MESSAGE_TIME_MAX))),
+            None => self.until = Some(Deadline::new()),
         }
     }
 }
@@ -272,7 +289,7 @@ impl HttpBody for Received {
             }
             // Time spent waiting for reserved bytes does not count against the caller.
             if let Some(until) = &mut this.until {
-                until.as_mut().reset(Instant::now() + MESSAGE_TIME_MAX);
+                *until = Deadline::new();
             }
             this.passed();
             return Poll::Ready(frame.map(Ok));
@@ -284,7 +301,7 @@ impl HttpBody for Received {
             Poll::Ready(Some(Ok(frame))) => frame,
             Poll::Ready(other) => return Poll::Ready(other),
             Poll::Pending => {
-                let is_late = this.until.as_mut().is_some_and(|until| until.as_mut().poll(cx).is_ready());
+                let is_late = this.until.as_mut().is_some_and(|until| until.poll(cx).is_ready());
                 if !is_late {
                     return Poll::Pending;
                 }
