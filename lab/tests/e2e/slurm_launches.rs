@@ -92,8 +92,8 @@ fn outside(w: &World) {
     assert_eq!((nothing.code(), nothing.err().as_str()), (1, "srun: error: No command given to execute.\n"));
     let bound = slurm(w, "srun", &["-n", "2", "--ntasks-per-socket=2", "--sockets-per-node=1", "echo", "rank"]);
     assert_eq!((bound.code(), bound.out().as_str()), (0, "rank\nrank\n"), "{}", bound.err());
-    let of_many = slurm(w, "srun", &["-N", "1", "-n", "1000", "--ntasks-per-socket=1", "true"]);
-    assert!(of_many.code() == 1 && of_many.err().contains("1000 are wanted"), "{} {}", of_many.code(), of_many.err());
+    let of_many = slurm(w, "srun", &["-N", "1", "-n", "100", "--ntasks-per-socket=1", "true"]);
+    assert!(of_many.code() == 1 && of_many.err().contains("100 are wanted"), "{} {}", of_many.code(), of_many.err());
     let wrong = slurm(w, "srun", &["-N", "x", "true"]);
     assert!(wrong.code() == 1 && wrong.err().starts_with("srun: error: "), "{} {}", wrong.code(), wrong.err());
 
