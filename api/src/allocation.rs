@@ -228,7 +228,7 @@ fn of_singleton(predecessor: AllocationId, name: &str) -> v1::DependencyStatus {
 /// # Errors
 /// [`UnknownState`] lists the valid names.
 pub fn state_from_name(name: &str) -> Result<AllocationState, UnknownState> {
-    let known = STATES.into_iter().find(|state| state.to_string().eq_ignore_ascii_case(name));
+    let known = STATES.into_iter().find(|state| state.name().eq_ignore_ascii_case(name));
     known.ok_or_else(|| UnknownState(name.chars().take(40).collect()))
 }
 
@@ -373,6 +373,7 @@ mod tests {
     fn states_are_found_by_name() {
         for state in STATES {
             assert_eq!(state_from_name(&state.to_string().to_uppercase()), Ok(state));
+            assert_eq!(state.to_string(), state.name());
         }
         assert!(state_from_name("runing").is_err());
     }

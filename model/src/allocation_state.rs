@@ -51,11 +51,10 @@ impl AllocationState {
             Self::Staging | Self::Running | Self::Completed | Self::Failed | Self::Cancelled => false,
         }
     }
-}
 
-impl fmt::Display for AllocationState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
+    /// Its name, such as `Running`: the text that it is displayed as.
+    pub const fn name(self) -> &'static str {
+        match self {
             Self::Pending => "Pending",
             Self::Staging => "Staging",
             Self::Running => "Running",
@@ -63,6 +62,12 @@ impl fmt::Display for AllocationState {
             Self::Failed => "Failed",
             Self::Cancelled => "Cancelled",
             Self::Suspended => "Suspended",
-        })
+        }
+    }
+}
+
+impl fmt::Display for AllocationState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
     }
 }

@@ -56,7 +56,7 @@ pub fn rows(allocation: v1::Allocation, ranges: &[v1::TaskRange], each: bool) ->
     let (mut waiting, mut rows, mut before) = (Vec::new(), Vec::new(), 0u32);
     for range in ranges {
         let Some(run) = range.indices.as_ref().and_then(run_of) else { continue };
-        let is_waiting = range.state == AllocationState::Pending.to_string();
+        let is_waiting = range.state == AllocationState::Pending.name();
         if is_waiting && !each {
             waiting.push(run);
         } else {

@@ -119,21 +119,29 @@ impl<R: 'static> Layout<R> {
 
     /// The line of headings, without its end.
     pub fn heading(&self) -> String {
-        self.text(|field| field.heading.to_owned())
+        let mut line = String::new();
+        self.push(&mut line, |field| field.heading.to_owned());
+        line
     }
 
     /// The line of a row, without its end.
     pub fn line(&self, row: &R, context: &Context<'_>) -> String {
-        self.text(|field| (field.value)(row, context))
+        let mut line = String::new();
+        self.push_line(&mut line, row, context);
+        line
     }
 
-    fn text(&self, of: impl Fn(&'static Field<R>) -> String) -> String {
-        let mut line = self.prefix.clone();
+    /// Adds the line of a row, without its end, to a text of many lines.
+    pub fn push_line(&self, text: &mut String, row: &R, context: &Context<'_>) {
+        self.push(text, |field| (field.value)(row, context));
+    }
+
+    fn push(&self, text: &mut String, of: impl Fn(&'static Field<R>) -> String) {
+        text.push_str(&self.prefix);
         for column in &self.columns {
-            fitted(&mut line, &one_line(of(column.field)), column.width, column.is_right);
-            line.push_str(&column.suffix);
+            fitted(text, &one_line(of(column.field)), column.width, column.is_right);
+            text.push_str(&column.suffix);
         }
-        line
     }
 }
 
@@ -254,6 +262,19 @@ mod tests {
     fn names_are_of_any_case_and_20_wide() {
         let of = |format: &str| lines(Layout::of_names(format, FIELDS));
         assert_eq!(of("jobid,NAME:.6x,TresAlloc:3"), ["JOBID                 NAMExTRE", "12                  a-longxcpu"]);
+    }
+
+    #[test]
+    fn lines_are_added_to_a_text() {
+        let (compat, clock, nodes) = (Compat::default(), Clock::new(0, &Utc, None), BTreeMap::new());
+        let context = Context { compat: &compat, clock: &clock, uid_of: &|_| None, nodes: &nodes };
+        let layout = Layout::of_letters("<%.4i %4j>", FIELDS).unwrap();
+        let mut text = String::from("before\n");
+        for row in [(12, "a\tb"), (7, "a-long-name")] {
+            layout.push_line(&mut text, &row, &context);
+            text.push('\n');
+        }
+        assert_eq!(text, "before\n<  12 a b >\n<   7 a-lo>\n");
     }
 
     #[test]

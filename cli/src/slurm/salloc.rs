@@ -117,7 +117,7 @@ pub async fn run(_session: &Session, args: &[OsString]) -> Result<u8, Failure> {
         return Ok(0);
     }
     let argv = if rest.is_empty() { vec![environment.get("SHELL").cloned().unwrap_or_else(|| SHELL.to_owned())] } else { rest };
-    let variables = variables::of_job(&allocation, job.number, &asked.flags, &compat);
+    let variables = variables::of_job(&allocation, job.number, &asked.flags, &given, &compat);
     let code = run_command(&client, &job, &argv, variables, &own, &mut signals).await;
     session.note(&format!("Relinquishing job allocation {}", job.number));
     let interrupted_by = Box::pin(end_unless_interrupted(&session, client, &open.id)).await?;

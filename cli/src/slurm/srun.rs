@@ -22,7 +22,7 @@ use lattice_cli_syntax::args::{Cli, Command, Global};
 use lattice_cli_syntax::compat::Compat;
 use lattice_cli_syntax::flags::{Exclusive, Wireup};
 use lattice_cli_syntax::later::Later;
-use lattice_cli_syntax::slurm::{self, OwnOptions, Translated, translate_with};
+use lattice_cli_syntax::slurm::{self, Arguments, OwnOptions, Translated, translate_with};
 use lattice_slurm::commands::version_line;
 use lattice_slurm::job_id::JobId;
 use std::collections::{BTreeMap, HashMap};
@@ -34,7 +34,7 @@ use std::time::Duration;
 const JOB_VARIABLE: &str = "SLURM_JOB_ID";
 /// Variables that describe the allocation. Inside it they set no options: a launch has these values from the allocation
 /// itself, and they could contradict an option on the command line.
-const JOB_VARIABLES: [&str; 18] = [
+const JOB_VARIABLES: [&str; 20] = [
     JOB_VARIABLE,
     "SLURM_JOBID",
     "SLURM_JOB_NAME",
@@ -52,6 +52,8 @@ const JOB_VARIABLES: [&str; 18] = [
     "SLURM_MEM_PER_NODE",
     "SLURM_MEM_PER_CPU",
     "SLURM_MEM_PER_GPU",
+    "SLURM_CPUS_PER_GPU",
+    "SLURM_NTASKS_PER_GPU",
     "SLURM_TIMELIMIT",
 ];
 const USAGE: &str = "Usage: srun [OPTIONS...] PROGRAM [ARGUMENTS...]
@@ -71,8 +73,13 @@ const MPI_TYPES: &str = "MPI plugin types are...\n\tnone\n\tpmi2\n\tpmix\n";
 pub async fn run(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
     let compat = compat::read()?;
     let ours = launch::own_allocation();
-    let Translated { words, notes, of_job, own, rest } =
-        translate_with(slurm::Command::Srun, &texts(args)?, &variables(ours.is_some()), &compat)?;
+    let (args, environment) = (texts(args)?, variables(ours.is_some()));
+    let Arguments { given, .. } = slurm::read_arguments(slurm::Command::Srun, "", &args)?;
+    let given = [slurm::read_environment(slurm::Command::Srun, &environment), given].concat();
+    if ours.is_some() || step::names_job(&given) {
+        step::refuse_ranks_of_sockets(&given)?;
+    }
+    let Translated { words, notes, of_job, own, rest } = translate_with(slurm::Command::Srun, &args, &environment, &compat)?;
     if let Some(text) = information(&own) {
         print(&text)?;
         return Ok(0);

@@ -15,6 +15,7 @@ pub fn trials() -> Vec<Trial> {
         CHOICES.test("work_waits_for_nodes_that_have_what_it_asks_for_together", &[], waits),
         CHOICES.test("what_no_nodes_have_or_does_not_fit_is_refused_in_words", &[], refused),
         CHOICES.test("amounts_of_cores_gpus_and_all_nodes_are_the_shares_of_each_node", &[], amounts),
+        CHOICES.test("salloc_says_what_was_given_for_each_gpu", &[], of_each_gpu),
         CHOICES.test("contiguous_nodes_follow_each_other_by_their_names", &[], contiguous),
         CHOICES.test("ranks_are_spread_over_the_fewest_nodes_that_hold_them", &[], spread),
     ]
@@ -125,6 +126,23 @@ fn amounts(world: &World) {
     assert_eq!([&whole["exclude"], &whole["features"]], [&json!(["n2"]), &json!("(red|blue)")], "{whole}");
     let seen = lines(world, &["-G", "4", "-N", "2", "-n", "2", "--mem-per-gpu=16M"], "echo $LATTICE_SIMULATED_VISIBLE_DEVICES");
     assert!(seen.len() == 2 && seen.iter().all(|gpus| gpus.split(',').count() == 2), "{seen:?}");
+}
+
+fn of_each_gpu(world: &World) {
+    let dir = world.dir.join("gpu-links");
+    std::fs::create_dir_all(&dir).unwrap();
+    world.ok(&["compat", "install", "--dir", dir.to_str().unwrap()]);
+    let says = format!("echo ${{SLURM_CPUS_PER_GPU-unset}} ${{SLURM_NTASKS_PER_GPU-unset}}; {}/srun echo step", dir.display());
+    let salloc = world.lattice.clone().with_program(&dir.join("salloc"));
+    let run = |options: &[&str]| {
+        let done = salloc.run(&[options, &["-N", "1", "-t", "5", "/bin/sh", "-c", &says]].concat(), JOB).unwrap();
+        assert!(!done.timed_out && done.code() == 0, "{options:?}: {}{}", done.out(), done.err());
+        // Neither variable is an option of the step.
+        assert!(!done.err().contains("per-gpu"), "{options:?}: {}", done.err());
+        done.out()
+    };
+    assert_eq!(run(&["-G", "1", "--cpus-per-gpu=1", "--ntasks-per-gpu=1"]), "1 1\nstep\n");
+    assert_eq!(run(&["-G", "1"]), "unset unset\nstep\n");
 }
 
 fn contiguous(world: &World) {

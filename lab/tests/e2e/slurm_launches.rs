@@ -90,6 +90,10 @@ fn outside(w: &World) {
     assert!(killed.code() == 137 && killed.err().ends_with("srun: error: task 0: Killed\n"), "{}", killed.err());
     let nothing = slurm(w, "srun", &["-n", "2"]);
     assert_eq!((nothing.code(), nothing.err().as_str()), (1, "srun: error: No command given to execute.\n"));
+    let bound = slurm(w, "srun", &["-n", "2", "--ntasks-per-socket=2", "--sockets-per-node=1", "echo", "rank"]);
+    assert_eq!((bound.code(), bound.out().as_str()), (0, "rank\nrank\n"), "{}", bound.err());
+    let of_many = slurm(w, "srun", &["-N", "1", "-n", "100", "--ntasks-per-socket=1", "true"]);
+    assert!(of_many.code() == 1 && of_many.err().contains("100 are wanted"), "{} {}", of_many.code(), of_many.err());
     let wrong = slurm(w, "srun", &["-N", "x", "true"]);
     assert!(wrong.code() == 1 && wrong.err().starts_with("srun: error: "), "{} {}", wrong.code(), wrong.err());
 
@@ -134,6 +138,7 @@ fn inside(w: &World) {
          {bin}/srun -n 1 -N 2 true 2> fewer\n\
          {bin}/srun -n 1 -t 0:02 sleep 60 2> limit; echo $? > limit-code\n\
          {bin}/srun -n 1 --exclude n9 true 2> excluded; echo $? > excluded-code\n\
+         {bin}/srun -n 2 --ntasks-per-socket=1 true 2> sockets; echo $? > sockets-code\n\
          {bin}/srun --jobid=$SLURM_JOB_ID -n 1 echo same > same\n",
         dir = dir.display()
     );
@@ -161,6 +166,8 @@ fn inside(w: &World) {
     assert!(content("limit").contains("srun: the time limit of the step is over\n"), "{}", content("limit"));
     assert_eq!(content("excluded-code"), "1\n");
     assert!(content("excluded").contains("srun: hint: "), "{}", content("excluded"));
+    assert_eq!(content("sockets-code"), "1\n");
+    assert!(content("sockets").contains("--ntasks-per-socket=1 is not possible for a step inside a job"), "{}", content("sockets"));
     assert_eq!(content("same"), "same\n");
 }
 

@@ -3,6 +3,7 @@
 use lattice_api::v1;
 use lattice_cli_syntax::compat::Compat;
 use lattice_cli_syntax::flags::SubmitFlags;
+use lattice_cli_syntax::slurm::Given;
 use lattice_model::{NodeId, hostlist};
 
 /// The nodes as a list.
@@ -11,8 +12,8 @@ pub fn node_list(allocation: &v1::Allocation) -> String {
     hostlist::fold(names.iter())
 }
 
-/// The variables of the job `number`.
-pub fn of_job(allocation: &v1::Allocation, number: u64, flags: &SubmitFlags, compat: &Compat) -> Vec<(String, String)> {
+/// The variables of the job `number`. `given`: the options of `salloc`, some of which became others among `flags`.
+pub fn of_job(allocation: &v1::Allocation, number: u64, flags: &SubmitFlags, given: &[Given], compat: &Compat) -> Vec<(String, String)> {
     let (list, nodes, number) = (node_list(allocation), allocation.nodes.len(), number.to_string());
     let per_node = allocation.tasks_per_node.max(1);
     let mut variables = vec![
@@ -58,6 +59,9 @@ pub fn of_job(allocation: &v1::Allocation, number: u64, flags: &SubmitFlags, com
         ("SLURM_MEM_PER_GPU", flags.amounts.mem_per_gpu),
     ];
     variables.extend(memory.into_iter().filter_map(|(name, bytes)| Some((name, mebibytes(bytes)?))));
+    variables.extend(flags.amounts.cpus_per_gpu.map(|cpus| ("SLURM_CPUS_PER_GPU", cpus.to_string())));
+    let per_gpu = given.iter().rfind(|given| given.option.long == "ntasks-per-gpu").and_then(|given| given.value.clone());
+    variables.extend(per_gpu.map(|ranks| ("SLURM_NTASKS_PER_GPU", ranks)));
     variables.extend(flags.layout.cpus_per_task.map(|cpus| ("SLURM_CPUS_PER_TASK", cpus.to_string())));
     variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
@@ -65,6 +69,7 @@ pub fn of_job(allocation: &v1::Allocation, number: u64, flags: &SubmitFlags, com
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lattice_cli_syntax::slurm;
 
     #[test]
     fn a_command_finds_its_job_and_the_jobs_shape() {
@@ -79,7 +84,7 @@ mod tests {
         };
         let compat = Compat::parse("partition_mapping: {long: batch}\nqos_mapping: {high: 8}\n").unwrap();
         let flags = SubmitFlags { ranks: Some(4), mem: Some(4 << 30), ..Default::default() };
-        let variables = of_job(&allocation, 12, &flags, &compat);
+        let variables = of_job(&allocation, 12, &flags, &[], &compat);
         let value = |name: &str| variables.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
         assert_eq!(value("LATTICE_ALLOC_ID"), Some(allocation.id.as_str()));
         assert_eq!((value("SLURM_JOB_ID"), value("SLURM_JOB_NODELIST"), value("SLURM_NNODES")), (Some("12"), Some("n[1-2]"), Some("2")));
@@ -87,5 +92,18 @@ mod tests {
         assert_eq!((value("SLURM_JOB_PARTITION"), value("SLURM_JOB_ACCOUNT")), (Some("long"), None));
         let of_amounts = ["SLURM_JOB_QOS", "SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU"].map(value);
         assert_eq!(of_amounts, [Some("high"), Some("4096"), None]);
+        assert_eq!(["SLURM_CPUS_PER_GPU", "SLURM_NTASKS_PER_GPU"].map(value), [None, None], "they were not given");
+    }
+
+    #[test]
+    fn a_command_finds_what_was_given_for_each_gpu() {
+        let typed = ["-G", "4", "--ntasks-per-gpu=1", "--cpus-per-gpu=8", "--ntasks-per-gpu=2"].map(str::to_owned);
+        let given = slurm::read_arguments(slurm::Command::Salloc, "", &typed).unwrap().given;
+        let mut flags = SubmitFlags { ranks: Some(8), ..Default::default() };
+        flags.amounts.cpus_per_gpu = Some(8);
+        let allocation = v1::Allocation { nodes: vec!["n1".into()], ..Default::default() };
+        let variables = of_job(&allocation, 12, &flags, &given, &Compat::default());
+        let value = |name: &str| variables.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
+        assert_eq!(["SLURM_CPUS_PER_GPU", "SLURM_NTASKS_PER_GPU"].map(value), [Some("8"), Some("2")]);
     }
 }

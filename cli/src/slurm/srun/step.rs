@@ -6,7 +6,7 @@ use lattice_cli_session::session::{Session, answer};
 use lattice_cli_syntax::args::launch::Launch;
 use lattice_cli_syntax::flags::{NodeCount, SubmitFlags};
 use lattice_cli_syntax::layout;
-use lattice_cli_syntax::slurm::OwnOptions;
+use lattice_cli_syntax::slurm::{Given, OwnOptions};
 use lattice_model::Distribution;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,6 +23,25 @@ pub fn refuse_options(words: &[String]) -> Result<(), Failure> {
     match REFUSED.iter().find(|(option, _)| words.iter().any(|word| is(word, option))) {
         None => Ok(()),
         Some((option, remedy)) => Err(Failure::usage(format!("{option} is not possible for a step inside a job")).hint(*remedy)),
+    }
+}
+
+/// Whether these options of `srun` name the job to run in.
+pub fn names_job(given: &[Given]) -> bool {
+    let is_named = |given: &Given| given.option.long == "jobid" && given.value.as_deref().is_some_and(|job| !job.is_empty());
+    given.iter().any(is_named)
+}
+
+/// Refuses `--ntasks-per-socket` of a step, before the rules for a job of its own ask for other options beside it.
+pub fn refuse_ranks_of_sockets(given: &[Given]) -> Result<(), Failure> {
+    match given.iter().rfind(|given| given.option.long == "ntasks-per-socket") {
+        None => Ok(()),
+        Some(given) => {
+            let what = format!("{} is not possible for a step inside a job: the job's nodes were chosen before it", given.shown());
+            Err(Failure::usage(what).hint(
+                "give it to sbatch, salloc or srun outside a job, which choose nodes with enough sockets; --cpu-bind=sockets binds a step's ranks",
+            ))
+        }
     }
 }
 
@@ -145,6 +164,7 @@ fn distributed<'a>(nodes: &'a [String], ranks: usize, how: Option<&Distribution>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lattice_cli_syntax::slurm;
 
     fn allocation() -> v1::Allocation {
         let nodes = ["n1", "n2", "n3"].map(str::to_owned).into();
@@ -184,6 +204,19 @@ mod tests {
         assert!(refused("--exclude=n9").unwrap().contains("hint: name the nodes"));
         assert!(refused("--signal=USR1@60").is_some());
         assert_eq!((refused("--exclusive"), refused("--nodes=2")), (None, None));
+    }
+
+    #[test]
+    fn ranks_of_sockets_are_for_jobs() {
+        let given = |text: &str| {
+            let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+            slurm::read_arguments(slurm::Command::Srun, "", &words).unwrap().given
+        };
+        let refused = refuse_ranks_of_sockets(&given("-n 4 --ntasks-per-socket=2 true")).unwrap_err().text();
+        assert!(refused.contains("--ntasks-per-socket=2 is not possible for a step inside a job"), "{refused}");
+        assert!(refused.contains("hint: give it to sbatch"), "{refused}");
+        assert!(refuse_ranks_of_sockets(&given("-n 4 --cpu-bind=sockets true --ntasks-per-socket=2")).is_ok(), "the program's option");
+        assert!(names_job(&given("--jobid=12 true")) && !names_job(&given("-n 2 true --jobid=12")));
     }
 
     #[test]

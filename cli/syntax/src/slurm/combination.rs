@@ -54,6 +54,7 @@ pub(super) fn complete(command: Command, all: &[Given], job: &mut Job) -> Result
         added.push("--cpus-per-task=1".to_owned());
     }
     job.pieces.push(of_several("the number of ranks", std::mem::take(&mut added)));
+    nodes_of_sockets(all, job);
     let numbers = numbers(all, job);
     let Ok(shape) = complete_shape(numbers.ranks, numbers.nodes, numbers.per_node, None) else {
         // The parser of `lattice submit` says what does not fit.
@@ -162,15 +163,35 @@ fn ranks_of_gpus(all: &[Given], job: &Job, added: &mut Vec<String>) -> Result<()
     Ok(())
 }
 
+/// `--ntasks-per-socket` with a number of ranks alone: the number of nodes follows from that of the sockets of each.
+fn nodes_of_sockets(all: &[Given], job: &mut Job) {
+    let each = find(all, "ntasks-per-socket").and_then(|given| number(given.value.as_deref()));
+    let numbers = numbers(all, job);
+    let (Some(each), Some(sockets), Some(ranks)) = (each, least_sockets(job), numbers.ranks) else { return };
+    if is_spread(job, &numbers) {
+        let nodes = ranks.div_ceil(each.saturating_mul(sockets));
+        job.pieces.push(of_several("the number of nodes", vec![format!("--nodes={nodes}")]));
+    }
+}
+
+/// The sockets that each node must have; `None`: no option says it.
+fn least_sockets(job: &Job) -> Option<u32> {
+    let lists = job.pieces.iter().flat_map(|piece| &piece.words).filter_map(|word| word.strip_prefix("--constraint="));
+    lists.flat_map(|list| list.split(['&', ','])).filter_map(|term| number(term.trim().strip_prefix("socket_count>="))).max()
+}
+
 /// `--ntasks-per-socket`: nodes have so many sockets that each has at most that many ranks when these are dealt evenly.
 fn ranks_of_sockets(all: &[Given], job: &Job, tasks_per_node: u32, spreads: bool, added: &mut Vec<String>) -> Result<(), UsageError> {
     let Some(given) = find(all, "ntasks-per-socket") else { return Ok(()) };
     let value = given.value.as_deref().unwrap_or_default();
     let refused = |remedy| Err(refusal(given, &ValueError::not_honoured(value, remedy)));
-    let is_share = SHARES.iter().any(|ours| job.value_of(ours).is_some_and(|value| value != "0"))
-        || added.iter().any(|word| word.starts_with("--cores=") || word.starts_with("--gpus="));
+    // `srun --exclusive` keeps the amounts among its words, for a step; a job of its own has whole nodes.
+    let has_amounts = !job.own.exclusive && SHARES.iter().any(|ours| job.value_of(ours).is_some_and(|value| value != "0"));
+    let is_share = has_amounts || added.iter().any(|word| word.starts_with("--cores=") || word.starts_with("--gpus="));
     if spreads {
-        return refused("say how many ranks a node has: add -N or --ntasks-per-node");
+        return refused(
+            "the sockets of a node are not known, which say how many ranks it has: add -N, --ntasks-per-node or --sockets-per-node",
+        );
     }
     if is_share {
         return refused("add --exclusive: the cores of a share may all be of one socket");
@@ -180,9 +201,7 @@ fn ranks_of_sockets(all: &[Given], job: &Job, tasks_per_node: u32, spreads: bool
     }
     let each = number(given.value.as_deref()).unwrap_or(1);
     // A later constraint replaces an earlier one of the same name, such as that of --sockets-per-node.
-    let lists = job.pieces.iter().flat_map(|piece| &piece.words).filter_map(|word| word.strip_prefix("--constraint="));
-    let least = lists.flat_map(|list| list.split(['&', ','])).filter_map(|term| number(term.trim().strip_prefix("socket_count>="))).max();
-    let sockets = tasks_per_node.max(1).div_ceil(each).max(least.unwrap_or(1));
+    let sockets = tasks_per_node.max(1).div_ceil(each).max(least_sockets(job).unwrap_or(1));
     added.push(format!("--constraint=socket_count>={sockets}"));
     if job.value_of("--cpu-bind").is_none() {
         added.push("--cpu-bind=sockets".to_owned());

@@ -14,9 +14,10 @@ const ALL: u8 = JOBS | SRUN;
 const NONE: char = '\0';
 
 const LEAVE_OUT: &str = "leave it out";
-const BY_CPU_BIND: &str = "give it to `sbatch` or `salloc`, or use --cpu-bind=sockets";
 const BY_NODES: &str = "set nodes, ranks and cores with -N, -n, --ntasks-per-node and -c";
 const NODES_BY_FEATURES: &str = "choose nodes by their features (-C) or their names (-w)";
+const CORES_BY_NODE: &str =
+    "no constraint counts the cores of a socket: --mincpus=N is for those of a node, --sockets-per-node=N for its sockets, -C for features";
 const GPUS_BY_NODE: &str = "use --gpus-per-node or --gpus-per-task";
 const NO_BURST_BUFFERS: &str = "burst buffers are not known; --tmp asks for space on each node";
 const NO_FREQUENCIES: &str = "frequencies are not set; leave it out";
@@ -80,7 +81,7 @@ pub const OPTIONS: &[SlurmOption] = &[
     valued(ALL, NONE, "container-id", "x", Rule::Refused(IMAGE)),
     flag(ALL, NONE, "contiguous", Rule::Plain("--topology=contiguous")).with("not together with --switches"),
     valued(ALL, 'S', "core-spec", "1", Rule::Refused(NO_SYSTEM_CORES)),
-    valued(ALL, NONE, "cores-per-socket", "8", Rule::Refused(NODES_BY_FEATURES)),
+    valued(ALL, NONE, "cores-per-socket", "8", Rule::Refused(CORES_BY_NODE)),
     valued(ALL, NONE, "cpu-bind", "cores", Rule::By(places::cpu_bind))
         .with("none, cores, sockets and ldoms; in sbatch and salloc an addition"),
     valued(ALL, NONE, "cpu-freq", "high", Rule::Refused(NO_FREQUENCIES)),
@@ -164,9 +165,10 @@ pub const OPTIONS: &[SlurmOption] = &[
     valued(ALL, NONE, "ntasks-per-core", "1", Rule::By(amounts::ranks_of_core)).with("only 1"),
     valued(ALL, NONE, "ntasks-per-gpu", "2", Rule::By(amounts::ranks_of_gpu)).with("with --gpus-per-node, --gres or --gpus"),
     valued(ALL, NONE, "ntasks-per-node", "4", Rule::Word("--tasks-per-node")),
-    valued(JOBS, NONE, "ntasks-per-socket", "2", Rule::By(amounts::ranks_of_socket))
-        .with("with -N or --ntasks-per-node, on whole nodes: nodes with enough sockets, to which ranks are bound"),
-    valued(SRUN, NONE, "ntasks-per-socket", "2", Rule::Refused(BY_CPU_BIND)),
+    valued(ALL, NONE, "ntasks-per-socket", "2", Rule::By(amounts::ranks_of_socket)).with(
+        "with -N, --ntasks-per-node or --sockets-per-node, on whole nodes: nodes with enough sockets, to which ranks are bound; \
+         refused for a step inside a job",
+    ),
     valued(ALL, NONE, "oom-kill-step", "1", Rule::Refused(LEAVE_OUT)),
     valued(SBATCH, NONE, "open-mode", "append", Rule::Word("--open-mode")),
     valued(SRUN, NONE, "open-mode", "append", Rule::Own(Sets::OpenMode, "")),

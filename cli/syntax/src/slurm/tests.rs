@@ -169,8 +169,21 @@ fn shares_have_the_cores_of_their_ranks() {
         "--nodes=1 --ntasks=2 --constraint=socket_count>=4 --constraint=socket_count>=4 --cpu-bind=sockets",
         "the later constraint does not ask for less"
     );
+    for sockets in ["--sockets-per-node=2", "-B 2", "-C socket_count>=2"] {
+        assert_eq!(
+            ours(&format!("-n 9 --ntasks-per-socket=2 {sockets}")),
+            "--ntasks=9 --constraint=socket_count>=2 --nodes=3 --constraint=socket_count>=2 --cpu-bind=sockets",
+            "three ranks on each of three nodes, with {sockets}"
+        );
+    }
+    let of_srun = |args: &str| translated(Command::Srun, args).unwrap();
+    let step = of_srun("-N 2 -n 12 --ntasks-per-socket=2");
+    assert_eq!((step.words, step.of_job), (words("--nodes=2 --ntasks=12"), words("--constraint=socket_count>=3 --cpu-bind=sockets")));
+    let whole = of_srun("--exclusive -N 1 -n 2 --mem=1G --ntasks-per-socket=1");
+    assert_eq!(whole.of_job, words("--constraint=memory_gb>=1 --constraint=socket_count>=2 --cpu-bind=sockets"));
+    assert!(translated(Command::Srun, "-N 1 -n 2 --mem=1G --ntasks-per-socket=1").is_err(), "the cores of a share may be of one socket");
     for (args, remedy) in [
-        ("-n 8 --ntasks-per-socket=2", "add -N"),
+        ("-n 8 --ntasks-per-socket=2", "--ntasks-per-node or --sockets-per-node"),
         ("-N 1 -n 8 --mem=1G --ntasks-per-socket=2", "add --exclusive"),
         ("-N 1 --ntasks-per-socket=2 --cpu-bind=cores", "leave --cpu-bind out"),
         ("-N 1 --ntasks-per-socket=2 -m block:cyclic", "with one part"),
