@@ -179,17 +179,10 @@ fn attempt(attempt: &Attempt) -> v1::Attempt {
     }
 }
 
-/// As [`to_proto`], also with the program, the directories, the files of its output, its dependencies and all indices
-/// of its tasks, which are too long for lists. A dependency has no state there until its allocation has ended.
-pub fn to_proto_in_full(allocation: &Allocation) -> v1::Allocation {
-    let mut shown = to_proto(allocation);
-    add_details(&mut shown, allocation);
-    shown.task_group = group(allocation).map(TaskGroup::to_string).unwrap_or_default();
-    shown
-}
-
-/// Adds to an allocation as [`to_proto`] shows it what [`to_proto_in_full`] shows besides, except the indices of its tasks.
+/// Adds to an allocation as [`to_proto`] shows it its program, directories, files of output, mail, dependencies and all
+/// indices of its tasks, which are too long for lists. A dependency has no state there until its allocation has ended.
 pub fn add_details(shown: &mut v1::Allocation, allocation: &Allocation) {
+    shown.task_group = group(allocation).map(TaskGroup::to_string).unwrap_or_default();
     shown.working_dir = allocation.spec.working_dir.to_string_lossy().into_owned();
     let spec = &allocation.spec;
     shown.submit_dir = spec.submit_dir.as_ref().unwrap_or(&spec.working_dir).to_string_lossy().into_owned();
@@ -265,6 +258,12 @@ mod tests {
         }
     }
 
+    fn in_full(allocation: &Allocation) -> v1::Allocation {
+        let mut shown = to_proto(allocation);
+        add_details(&mut shown, allocation);
+        shown
+    }
+
     #[test]
     fn an_exit_code_is_shown_only_after_the_end() {
         let failed = to_proto(&allocation(AllocationState::Failed, Some(EndReason::Exited { code: 7 })));
@@ -273,11 +272,7 @@ mod tests {
         assert_eq!((requeued.reason.as_str(), requeued.exit_code), ("exit_code 7", None));
         let over = to_proto(&allocation(AllocationState::Failed, Some(EndReason::WalltimeExceeded)));
         assert_eq!((over.reason.as_str(), over.exit_code), ("walltime_exceeded", None));
-        let running = allocation(AllocationState::Running, None);
-        let full = to_proto_in_full(&running);
-        let mut detailed = to_proto(&running);
-        add_details(&mut detailed, &running);
-        assert_eq!(detailed, full, "it has no tasks, whose indices alone are missing");
+        let full = in_full(&allocation(AllocationState::Running, None));
         assert_eq!((full.command, full.working_dir.as_str(), full.script.as_str()), (vec!["true".to_owned()], "/", ""));
         assert_eq!((full.submit_dir.as_str(), full.output_files), ("/", None));
         assert_eq!((failed.submitted_at_ms, failed.claimed_at_ms, failed.started_at_ms, failed.nodes_requested), (5, 0, 7, 2));
@@ -320,7 +315,7 @@ mod tests {
             met,
         };
         let wanted = [shown(1, "success", "Completed", true), shown(2, "mutex", "", false), shown(3, "after+90s", "", false)];
-        assert_eq!(to_proto_in_full(&waits).dependencies, wanted);
+        assert_eq!(in_full(&waits).dependencies, wanted);
         assert_eq!(to_proto(&waits).dependencies, []);
     }
 
@@ -339,7 +334,7 @@ mod tests {
         assert_eq!(shown(&allocation(AllocationState::Running, None)), ("Running".to_owned(), String::new()));
         let sparse = of("0,2,5,9,14,20,27,35,44-46%3", None);
         assert_eq!(to_proto(&sparse).task_group, "0,2,5,9,14,20,27,35,... (11 tasks)");
-        assert_eq!(to_proto_in_full(&sparse).task_group, "0,2,5,9,14,20,27,35,44-46%3");
+        assert_eq!(in_full(&sparse).task_group, "0,2,5,9,14,20,27,35,44-46%3");
         let group = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e99";
         runs.lane = Some(LaneOf { group: group.parse().unwrap(), number: 3, queued_at: Timestamp(5), revocations: 1 });
         let lane = to_proto(&runs);

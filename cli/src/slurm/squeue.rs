@@ -69,7 +69,7 @@ async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
         write(&args, &layout, &keys, &mut jobs, &surroundings)?;
         let Some(seconds) = args.iterate else {
             // The process ends now, and takes the memory of thousands of jobs faster than one text after the other.
-            let _ = jobs.leak();
+            std::mem::forget(jobs);
             return Ok(0);
         };
         tokio::time::sleep(Duration::from_secs(seconds)).await;
