@@ -313,7 +313,9 @@ mod tests {
         let (send, items) = mpsc::channel(4);
         let (late, is_late) = oneshot::channel::<()>();
         let (away, is_away) = oneshot::channel::<()>();
-        let over = async move { is_late.await.unwrap() };
+        let over = async move {
+            is_late.await.unwrap();
+        };
         let unreachable = async move {
             is_away.await.unwrap();
             "no answer".to_owned()
