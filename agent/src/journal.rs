@@ -148,7 +148,7 @@ impl StateDir {
     pub fn take(path: &Path, state_file: &Path) -> Result<Self, JournalError> {
         fs::create_dir_all(path).map_err(failed(path, "making the state directory"))?;
         let held = File::open(path).map_err(failed(path, "opening the state directory"))?;
-        lock(&held, path)?;
+        lock(&held, path, LOCK_WAIT)?;
         Ok(Self { path: path.to_owned(), state_file: state_file.to_owned(), held })
     }
 
@@ -160,7 +160,7 @@ impl StateDir {
         let path = self.journal();
         let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).open(&path);
         let file = file.map_err(failed(&path, "opening it"))?;
-        lock(&file, &path)?;
+        lock(&file, &path, LOCK_WAIT)?;
         Ok(file)
     }
 
@@ -228,9 +228,9 @@ pub fn life_after(before: u64) -> u64 {
 
 /// Takes the lock, which another agent in the same directory would hold. An agent that was just
 /// killed may hold it for a moment longer: by a thread that is still in a system call, or by a
-/// child process that has not yet called exec.
-fn lock(file: &File, path: &Path) -> Result<(), JournalError> {
-    let until = Instant::now() + LOCK_WAIT;
+/// child process that has not yet called exec. So this tries for at least `wait`.
+fn lock(file: &File, path: &Path, wait: Duration) -> Result<(), JournalError> {
+    let until = Instant::now() + wait;
     loop {
         // SAFETY: flock on a descriptor that we own.
         match unsafe { libc::flock(std::os::fd::AsRawFd::as_raw_fd(file), libc::LOCK_EX | libc::LOCK_NB) } {

@@ -259,8 +259,12 @@ mod tests {
 
     #[test]
     fn a_command_that_takes_too_long_is_killed_and_marked_as_timed_out() {
-        let finished = run(Command::new("sh").args(["-c", "echo before; exec sleep 60"]), Duration::from_millis(300)).unwrap();
-        assert!(finished.timed_out && finished.code() == 128 + 9, "{finished:?}");
-        assert_eq!(finished.out(), "before\n");
+        let killed_after = |ms| {
+            let finished = run(Command::new("sh").args(["-c", "echo before; exec sleep 600"]), Duration::from_millis(ms)).unwrap();
+            assert!(finished.timed_out && finished.code() == 128 + 9, "{finished:?}");
+            finished.out()
+        };
+        // On a busy machine it may be killed before it writes.
+        assert!([300, 3000, 60_000].into_iter().any(|ms| killed_after(ms) == "before\n"), "what it wrote is lost");
     }
 }

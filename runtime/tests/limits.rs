@@ -105,9 +105,9 @@ impl Drop for Bed {
     fn drop(&mut self) {
         for (id, scope) in self.slice.scopes().unwrap_or_default() {
             let _ = scope.whole().kill();
-            let _ = scope.whole().wait_empty(Duration::from_secs(10));
+            let _ = scope.whole().wait_empty(Duration::from_secs(60));
             let _ = scope.whole().remove();
-            let _ = self.controllers.remove(id, Duration::from_secs(10));
+            let _ = self.controllers.remove(id, Duration::from_secs(60));
         }
         self.controllers.remove_roots();
         let _ = self.slice.remove();
@@ -247,7 +247,7 @@ fn fork_bomb() -> Result<(), Failed> {
             |t| t.trim().trim_start_matches("max ").parse().unwrap_or(0),
         )
     };
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + Duration::from_secs(60);
     while refusals() == 0 {
         assert!(Instant::now() < until, "it never came to its limit: {} processes", work.scope.work().processes().len());
         assert!(work.scope.work().processes().len() <= 40);
@@ -256,7 +256,7 @@ fn fork_bomb() -> Result<(), Failed> {
     // We can still make processes.
     assert!(std::process::Command::new("true").status()?.success());
     work.scope.work().kill()?;
-    assert!(work.scope.work().wait_empty(Duration::from_secs(20))?);
+    assert!(work.scope.work().wait_empty(Duration::from_secs(60))?);
     wait(&child);
     process::reap(child.pid)?;
     Ok(())
@@ -350,8 +350,8 @@ fn removed() -> Result<(), Failed> {
     if groups.is_empty() {
         scope.whole().kill()?;
     }
-    bed.controllers.remove(work.id, Duration::from_secs(10))?;
-    assert!(scope.whole().wait_empty(Duration::from_secs(10))?);
+    bed.controllers.remove(work.id, Duration::from_secs(60))?;
+    assert!(scope.whole().wait_empty(Duration::from_secs(60))?);
     scope.whole().remove()?;
     reaper.join().unwrap();
     assert!(groups.iter().all(|g| !g.path().exists()));

@@ -205,7 +205,7 @@ fn version_1() -> Result<(), Failed> {
         Ok(run_with(&["dd", &format!("if={}", path.display()), "count=0"], &Binding::default(), None, &procs)?.1)
     };
     let (denied, allowed) = (output(1), output(2));
-    controllers.remove(allocation, Duration::from_secs(5))?;
+    controllers.remove(allocation, Duration::from_secs(60))?;
     controllers.remove_roots();
     let (denied, allowed) = (denied?, allowed?);
     assert!(denied.contains(DENIED) && allowed.contains(ALLOWED), "{denied} {allowed}");

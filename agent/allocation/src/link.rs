@@ -102,7 +102,7 @@ mod tests {
     async fn a_shim_that_does_not_read_keeps_nobody_for_ever() {
         let (mut link, _shim) = connection();
         let typed = ToShim::Typed { launch: lattice_model::LaunchId(uuid::Uuid::nil()), bytes: vec![0; 1 << 20] };
-        let sent = tokio::time::timeout(SEND_WAIT * 4, async {
+        let sent = tokio::time::timeout(SEND_WAIT * 12, async {
             loop {
                 if let Err(error) = link.send(&typed).await {
                     return error;

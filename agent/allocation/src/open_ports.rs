@@ -187,7 +187,7 @@ mod tests {
         let awaited = format!("running; not listed as a service yet: port {port} at 127.0.0.1: connection refused");
         assert_eq!(shown.borrow_and_update().status_text(), awaited);
         let _service = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.unwrap();
-        let event = tokio::time::timeout(Duration::from_secs(10), bench.events.recv()).await.unwrap();
+        let event = tokio::time::timeout(Duration::from_secs(60), bench.events.recv()).await.unwrap();
         let expected = Event::PortsOpened { allocation: share.allocation, epoch: share.epoch, ports: vec![port] };
         assert_eq!(event, Some(expected));
         shown.changed().await.unwrap();

@@ -287,6 +287,7 @@ mod tests {
     use lattice_model::{CheckpointPolicy, test_builders};
     use lattice_node::{Local, Phase};
     use std::future::{pending, ready};
+    use tokio::sync::oneshot;
 
     fn ended(id: CheckpointId, complete: bool) -> CheckpointItem {
         let (state, why) = ("failed".to_owned(), String::new());
@@ -310,15 +311,26 @@ mod tests {
         assert!(matches!(followed, Followed::StoreUnreachable(why) if why == "no answer"));
         drop(send);
         let (send, items) = mpsc::channel(4);
-        let over = Instant::now() + Duration::from_secs(1);
-        send.send(progress(COMMITTING)).await.unwrap();
-        // The store is no longer needed.
+        let (late, is_late) = oneshot::channel::<()>();
+        let (away, is_away) = oneshot::channel::<()>();
+        let over = async move {
+            is_late.await.unwrap();
+        };
         let unreachable = async move {
-            tokio::time::sleep_until(over).await;
+            is_away.await.unwrap();
             "no answer".to_owned()
         };
-        let following = tokio::spawn(follow(items, after(1000), Box::pin(unreachable)));
-        tokio::time::sleep_until(over + Duration::from_millis(50)).await;
+        send.send(progress(COMMITTING)).await.unwrap();
+        let following = tokio::spawn(follow(items, Box::pin(over), Box::pin(unreachable)));
+        while send.capacity() < send.max_capacity() {
+            tokio::task::yield_now().await;
+        }
+        // The store is no longer needed.
+        late.send(()).unwrap();
+        away.send(()).unwrap();
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
         send.send(ended(id, true)).await.unwrap();
         assert!(matches!(following.await.unwrap(), Followed::Whole(made) if made == id));
         let (send, items) = mpsc::channel(4);

@@ -174,7 +174,7 @@ mod tests {
             let _closed = stream.read(&mut [0]).await;
             String::from_utf8_lossy(&request[..n]).into_owned()
         };
-        let probed = tokio::time::timeout(Duration::from_secs(10), make(&probe));
+        let probed = tokio::time::timeout(Duration::from_secs(60), make(&probe));
         let (outcome, request) = tokio::join!(probed, serve);
         (outcome.expect("it waits for no more").map_err(|error| error.to_string()), request)
     }
@@ -211,14 +211,14 @@ mod tests {
         let refused = LivenessProbe { initial_delay: soon, period: soon, ..refused };
         let probed =
             || probing(Arc::clone(&bench.handles), Arc::new(share.clone()), refused.clone(), watch::Sender::new(Detail::default()));
-        tokio::time::timeout(Duration::from_secs(10), probed()).await.expect("one failure is enough");
+        tokio::time::timeout(Duration::from_secs(60), probed()).await.expect("one failure is enough");
         let (by, reason) = ("scaling".to_owned(), String::new());
         let (id, cause) = ("00000000-0000-4000-8000-000000000007".parse().unwrap(), PreemptCause::ScaleDown);
         let order = Preemption { id, by, reason, cause, deadline_ms: 60_000, hold: false, failed: None };
         let leaving = DesiredShare { preempt: Some(order), ..share.clone() };
         let local = Local { share: leaving, phase: Phase::Running, assignment: None };
         bench.view.send_replace(Arc::new(NodeView { locals: vec![local], ..NodeView::default() }));
-        tokio::time::timeout(Duration::from_secs(10), probed()).await.expect("it is probed no more");
+        tokio::time::timeout(Duration::from_secs(60), probed()).await.expect("it is probed no more");
         let ended = bench.events.try_recv();
         assert!(matches!(ended, Ok(Event::Ended { reason: EndReason::ProbeFailed { .. }, .. })), "{ended:?}");
         assert!(bench.events.try_recv().is_err(), "only the one that was not asked to leave");

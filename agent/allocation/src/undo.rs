@@ -203,7 +203,7 @@ mod tests {
         let script = "(sleep 300 & wait) & sleep 300 & kill -STOP $$";
         let mut shim = std::process::Command::new("sh").args(["-c", script]).spawn().unwrap();
         let pid = shim.id().cast_signed();
-        let until = Instant::now() + Duration::from_secs(10);
+        let until = Instant::now() + Duration::from_secs(60);
         while identity::descendants(pid).len() < 3 && Instant::now() < until {
             std::thread::sleep(KILL_INTERVAL);
         }

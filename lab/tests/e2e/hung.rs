@@ -1,4 +1,5 @@
-//! A file system whose server never answers reads: a reading process cannot be killed until the server is gone.
+//! A file system whose server never answers reads and writes: a process that waits for one cannot be killed until the
+//! server is gone.
 
 use nix::fcntl::{OFlag, open};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -20,11 +21,12 @@ const DATA: u64 = 2;
 /// ENOSYS as an answer.
 const NOT_THERE: i32 = -38;
 
-/// A mounted file system, unmounted on drop: readers then continue with an error.
+/// A mounted file system, unmounted on drop: readers and writers then continue with an error.
 pub struct HungMount {
     pub dir: PathBuf,
     stop: Arc<AtomicBool>,
     read: Arc<AtomicBool>,
+    written: Arc<AtomicBool>,
     server: Option<JoinHandle<()>>,
 }
 
@@ -44,15 +46,21 @@ impl HungMount {
         let device = open("/dev/fuse", OFlag::O_RDWR | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK, Mode::empty()).unwrap();
         let options = format!("fd={},rootmode=40000,user_id=0,group_id=0,allow_other", device.as_raw_fd());
         mount(Some("hung"), dir, Some("fuse"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some(options.as_str())).unwrap();
-        let [stop, read] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
-        let (device, stopped, was_read) = (File::from(device), Arc::clone(&stop), Arc::clone(&read));
-        let server = std::thread::spawn(move || serve(device, answers_statfs, &stopped, &was_read));
-        Self { dir: dir.to_owned(), stop, read, server: Some(server) }
+        let [stop, read, written] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
+        let (device, stopped) = (File::from(device), Arc::clone(&stop));
+        let (was_read, was_written) = (Arc::clone(&read), Arc::clone(&written));
+        let server = std::thread::spawn(move || serve(device, answers_statfs, &stopped, &was_read, &was_written));
+        Self { dir: dir.to_owned(), stop, read, written, server: Some(server) }
     }
 
     /// Whether a process waits for its contents.
     pub fn is_read(&self) -> bool {
         self.read.load(Ordering::Relaxed)
+    }
+
+    /// Whether a process waits for the end of a write.
+    pub fn is_written(&self) -> bool {
+        self.written.load(Ordering::Relaxed)
     }
 }
 
@@ -65,7 +73,7 @@ impl Drop for HungMount {
     }
 }
 
-fn serve(mut device: File, answers_statfs: bool, stop: &AtomicBool, was_read: &AtomicBool) {
+fn serve(mut device: File, answers_statfs: bool, stop: &AtomicBool, was_read: &AtomicBool, was_written: &AtomicBool) {
     let mut request = vec![0; REQUEST_BYTES_MAX];
     while !stop.load(Ordering::Relaxed) {
         let _ = poll(&mut [PollFd::new(device.as_fd(), PollFlags::POLLIN)], PollTimeout::from(50u8));
@@ -83,11 +91,17 @@ fn serve(mut device: File, answers_statfs: bool, stop: &AtomicBool, was_read: &A
             3 => Ok([&words(&[0, 0])[..], &attributes(node)].concat()),
             // OPEN and OPENDIR, past the page cache.
             14 | 27 => Ok(words(&[0, 1])),
-            // STATFS
+            // STATFS: five counts, the sizes of blocks and names, and of fragments, the rest.
             17 if !answers_statfs => continue,
+            17 => Ok(words(&[1000, 1000, 1000, 1000, 1000, 255 << 32 | 4096, 4096, 0, 0, 0])),
             // READ
             15 => {
                 was_read.store(true, Ordering::Relaxed);
+                continue;
+            }
+            // WRITE
+            16 => {
+                was_written.store(true, Ordering::Relaxed);
                 continue;
             }
             // INIT: version 7.31, writes of a page, times to the nanosecond.

@@ -1,7 +1,8 @@
 //! Files of the user that output is also written to, standard input from a file, and the signal before the walltime
 //! ends.
 
-use crate::harness::{Group, World};
+use crate::harness::{Group, Need, World};
+use crate::hung::HungMount;
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
@@ -23,6 +24,7 @@ pub fn trials() -> Vec<Trial> {
         OUTPUT_FILES.test("work_begins_only_with_files_that_its_user_may_have", &[], refused),
         OUTPUT_FILES.test("files_belong_to_the_user", &[], of_the_user),
         OUTPUT_FILES.test("a_full_disk_of_the_file_does_not_harm_the_work", &[], full_disk),
+        OUTPUT_FILES.test("a_file_that_hangs_delays_no_other_work_and_is_named_in_the_log", &[Need::Fuse], hung_file),
         OUTPUT_FILES.test("standard_input_comes_from_a_file", &[], input),
         OUTPUT_FILES.test("a_signal_comes_before_the_walltime_ends", &[], warned),
         OUTPUT_FILES.test("nothing_is_left_of_ended_jobs", &[], World::assert_nothing_left),
@@ -161,9 +163,46 @@ fn full_disk(w: &World) {
     std::os::unix::fs::symlink("/dev/full", dir.join("full")).unwrap();
     let id = w.submit(&[&format!("-D{}", dir.display()), "--output=full", "--", "/bin/echo", "x"]);
     w.completed(&id);
-    let logged = || w.cluster().nodes.iter().map(|node| fs::read_to_string(&node.daemon.log).unwrap()).collect::<String>();
-    w.wait("the agent's warning", || logged().contains(forged));
-    assert!(!logged().lines().any(|line| line.starts_with(forged)), "{}", logged());
+    w.wait("the agent's warning", || agent_logs(w).contains(forged));
+    assert!(!agent_logs(w).lines().any(|line| line.starts_with(forged)), "{}", agent_logs(w));
+}
+
+fn agent_logs(w: &World) -> String {
+    w.cluster().nodes.iter().map(|node| fs::read_to_string(&node.daemon.log).unwrap()).collect()
+}
+
+fn hung_file(w: &World) {
+    let (dir, hung) = (folder(w, "hung"), HungMount::new(&w.dir.join("hung-output")));
+    let (to_hung, go) = (option("output", &hung.dir, "data"), dir.join("go"));
+    let submitted = |node: &[&str], then: &str| {
+        let work = format!("echo first; {then}");
+        w.submit(&[&["--cores=1", "--open-mode=append", to_hung.as_str()], node, &["--", "/bin/sh", "-c", work.as_str()]].concat())
+    };
+    let completes = submitted(&[], &format!("while [ ! -e {} ]; do sleep 0.05; done; echo last", go.display()));
+    w.wait("a write that hangs", || hung.is_written());
+    let node = w.status(&completes)["nodes"][0].as_str().unwrap().to_owned();
+    // Meanwhile the output can be read, and the node runs other work with files of its own.
+    w.wait_log(&completes, "first\n");
+    w.completed(&w.submit(&["-w", &node, "--cores=1", &option("output", &dir, "other"), "--", "/bin/echo", "other"]));
+    assert_eq!(read(&dir, "other"), "other\n");
+    let cancelled = submitted(&["-w", &node], "exec sleep 600");
+    w.wait_log(&cancelled, "first\n");
+    assert_eq!(text(&w.status(&completes), "state"), "Running");
+    // Both end while the file hangs, and their users read what is missing where.
+    fs::write(go, "").unwrap();
+    w.ok(&["cancel", &cancelled]);
+    w.completed(&completes);
+    assert_eq!(text(&w.ended(&cancelled), "state"), "Cancelled");
+    for (id, missing) in [(&completes, "first\nlast\n".len()), (&cancelled, "first\n".len())] {
+        let path = hung.dir.join("data");
+        let why = format!("were not written in time: {missing} bytes in {} are missing; `lattice logs` has it", path.display());
+        w.wait("the error log to name the file", || w.run(&["logs", id]).err().contains(&why));
+        w.wait("the agent's warning", || agent_logs(w).lines().any(|line| line.contains(&why) && line.contains(id.as_str())));
+    }
+    assert!(w.run(&["logs", &completes]).out().ends_with("first\nlast\n"));
+    // Their shims end once their writes do.
+    drop(hung);
+    w.assert_nothing_left_but(&dir);
 }
 
 fn input(w: &World) {

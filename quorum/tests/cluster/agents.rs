@@ -28,7 +28,7 @@ async fn a_member_without_a_leader_serves_nobody() {
     let leader = eventually("a leader", async || first.leader().filter(|l| second.leader() == Some(*l)), Option::is_some).await.unwrap();
     let other = 3 - leader;
     let both = node(&lab, &[1, 2]);
-    assert!(eventually("the other one to serve", async || both.is_served(PATIENCE).await, |served| *served).await);
+    assert!(eventually("the other one to serve", async || both.is_served(WITHIN * 4).await, |served| *served).await);
     assert_eq!(Agent::register(&both, "n1").await.down.member(), lab.config(other).listens().0);
     assert!(!node(&lab, &[leader]).is_served(PATIENCE).await, "sessions are for the others");
     first.stop().await;

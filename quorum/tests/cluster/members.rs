@@ -10,7 +10,6 @@ use lattice_quorum::config::QuorumConfig;
 use lattice_quorum::member::{Listeners, Member, MemberError};
 use lattice_quorum_client::wire::{Answer, AuditWalk, Request};
 use lattice_store::StoreError;
-use std::time::Duration;
 
 /// A snapshot after 20 entries, and no signatures: each would be an entry at an arbitrary moment,
 /// perhaps after the test has copied a state for comparison.
@@ -221,7 +220,8 @@ async fn a_lone_member_without_its_audit_segments_refuses_to_start_and_says_what
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_folder_is_bootstrapped_once_and_belongs_to_one_member() {
-    let mut lab = Lab::new(1, |_| {});
+    // Whoever waits for an election in this test waits longer than the test does.
+    let mut lab = Lab::new(1, |config| config.election_ms = 100_000);
     let member = lab.start(1, true).await;
     tokio::time::timeout(PATIENCE, member.ready()).await.unwrap();
     let config = lab.config(1).clone();
@@ -246,8 +246,8 @@ async fn a_folder_is_bootstrapped_once_and_belongs_to_one_member() {
     other.cluster = "another".to_owned();
     let error = start(other, false).await;
     assert!(matches!(error, MemberError::Store(StoreError::Foreign { .. })), "{error}");
-    // It is available again quickly, because it need not wait for anybody.
+    // It is available again without that wait, because there is nobody else.
     let member = lab.start(1, false).await;
-    tokio::time::timeout(Duration::from_secs(2), member.ready()).await.unwrap();
+    tokio::time::timeout(PATIENCE, member.ready()).await.unwrap();
     member.stop().await;
 }

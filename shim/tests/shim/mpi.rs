@@ -62,7 +62,7 @@ pub fn dead_rank() {
     assert_eq!(outcomes, [RankOutcome::Exited { code: 3 }, RankOutcome::Signalled { signal: 9 }]);
     let why = "rank 0 exited with code 3 between MPI_Init and MPI_Finalize".to_owned();
     assert_eq!(aborted(&seen, &launch), Some((3, why)), "{seen:?}");
-    assert!(begin.elapsed() < Duration::from_secs(10));
+    assert!(begin.elapsed() < PATIENCE);
     // An abort that a rank requests keeps its code.
     let launch = bed.start_sh(2, 2, &format!("{ASK} [ $PMI_RANK = 1 ] && {{ echo cmd=abort exitcode=7 >&3; exit 7; }}; exec sleep 1000"));
     let (outcomes, seen) = bed.agent.outcomes(&launch);
@@ -112,7 +112,7 @@ pub fn closed_socket() {
     assert_eq!(outcomes, [TERMINATED; 2]);
     // The rank got its grace, and no more.
     let took = begin.elapsed();
-    assert!((Duration::from_millis(200)..Duration::from_secs(2)).contains(&took), "{took:?}");
+    assert!((Duration::from_millis(200)..PATIENCE).contains(&took), "{took:?}");
     assert_eq!((aborted(&seen, &others), aborted(&seen, &done)), (None, None));
     assert_eq!(bed.scope().launch(1).processes().len() + bed.scope().launch(2).processes().len(), 3);
     // A rank that closed its socket without init enters no fence: others would wait for it for ever.

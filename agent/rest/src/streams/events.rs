@@ -125,12 +125,22 @@ mod tests {
 
     #[tokio::test]
     async fn a_silent_stream_has_heartbeats() {
-        let late = futures::stream::once(async {
-            tokio::time::sleep(Duration::from_millis(500)).await;
+        let (end, ends) = tokio::sync::oneshot::channel::<()>();
+        let late = futures::stream::once(async move {
+            ends.await.unwrap();
             Message::new("end", &())
         });
-        let sent = text(respond_at(late, Duration::from_millis(20))).await;
-        assert!(sent.starts_with(": heartbeat\n\n: heartbeat\n\n") && sent.ends_with("event: end\ndata: null\n\n"), "{sent}");
+        let mut body = respond_at(late, Duration::from_millis(20)).into_body();
+        let (mut sent, mut end) = (String::new(), Some(end));
+        while let Some(frame) = body.frame().await {
+            sent.push_str(std::str::from_utf8(&frame.unwrap().into_data().unwrap()).unwrap());
+            if sent.starts_with(": heartbeat\n\n: heartbeat\n\n")
+                && let Some(end) = end.take()
+            {
+                end.send(()).unwrap();
+            }
+        }
+        assert!(end.is_none() && sent.ends_with("event: end\ndata: null\n\n"), "{sent}");
     }
 
     #[tokio::test]

@@ -90,8 +90,8 @@ mod tests {
             assert_eq!(unsafe { libc::write(to.as_raw_fd(), c".".as_ptr().cast(), 1) }, 1);
         });
         assert!(kept_back > AT_ONCE, "the kernel kept nothing back, in {kept_back:?}: this is not needed any more");
-        let prompt = least(|to| one(writev, to));
-        assert!(prompt < AT_ONCE, "{prompt:?}");
+        let prompt = |_| took(|to| one(writev, to));
+        assert!((0..100).map(prompt).any(|took| took < AT_ONCE), "each of a hundred took at least {AT_ONCE:?}");
     }
 
     #[test]

@@ -103,7 +103,7 @@ fn the_ledger_is_free_while_audit_records_are_written() {
         runtime.block_on(machine.apply([entry(1), entry(2)])).unwrap().len()
     });
     // The records cannot be written before the chain is released.
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + Duration::from_secs(60);
     while agreed.try_ledger().is_none_or(|ledger| ledger.revision() != Revision(2)) {
         assert!(Instant::now() < until, "the ledger is locked, or the entries are not applied to it");
         std::thread::yield_now();
