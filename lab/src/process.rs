@@ -84,17 +84,24 @@ impl Identity {
     }
 }
 
-/// Calls `done` about every 10 ms until it returns true or the time is over; returns whether it did.
+/// How long [`until`] waits after a check that took no time.
+const CHECK_GAP_MIN: Duration = Duration::from_millis(10);
+/// How long it waits after one that took long.
+const CHECK_GAP_MAX: Duration = Duration::from_millis(200);
+
+/// Calls `done` until it returns true or the time is over; returns whether it did. Waits after each call twice as long as
+/// the call took, but 10 ms at least and 200 ms at most: many checks start a program, and use a third of a processor so.
 pub fn until(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + limit;
     loop {
+        let began = Instant::now();
         if done() {
             return true;
         }
         if Instant::now() >= deadline {
             return false;
         }
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::sleep((2 * began.elapsed()).clamp(CHECK_GAP_MIN, CHECK_GAP_MAX));
     }
 }
 
