@@ -508,39 +508,43 @@ fn files(below: &Path) -> usize {
     all.map(|path| if path.is_dir() { files(&path) } else { 1 }).sum()
 }
 
-/// The agent is killed while the walltime waits for the checkpoint, or between the end of the checkpoint and the end of
-/// the work.
+/// The agent is killed between the end of the checkpoint and the end of the work, or while the walltime waits for the
+/// checkpoint. Two jobs wait for their walltimes at once.
 fn walltime_killed(w: &World) {
-    w.ok(&["node", "cordon", "n3", "--reason", "the caller's"]);
     let caller = w.at("n3");
-    for point in ["save-end-written", "walltime-awaits-save"] {
-        let chain = Chain::submit(w, &[], &["--nodes", "1", "--walltime=12s", "--requeue=never"]);
-        let id = &chain.id;
+    let submit = |node: &str, walltime: &str| Chain::submit(w, &[], &["-w", node, walltime, "--requeue=never"]);
+    // Eight seconds apart, so that the first agent has been started again when the second one is killed.
+    let jobs = [("n1", "save-end-written", submit("n1", "--walltime=14s")), ("n2", "walltime-awaits-save", submit("n2", "--walltime=22s"))];
+    let mut asking = Vec::new();
+    for (node, point, chain) in &jobs {
         chain.behaves("wait");
-        let node = w.status(id)["nodes"][0].as_str().unwrap().to_owned();
-        faults::kill_node(&w.dir, &node).unwrap();
-        faults::begin_node(&w.dir, &node, &[], &[("LATTICE_FAILPOINT", point)]).unwrap();
-        let asking = asks(caller.clone(), id);
-        if point == "save-end-written" {
-            let log = || caller.run(&["logs", id], JOB).unwrap().out();
+        faults::kill_node(&w.dir, node).unwrap();
+        faults::begin_node(&w.dir, node, &[], &[("LATTICE_FAILPOINT", *point)]).unwrap();
+        asking.push(asks(caller.clone(), &chain.id));
+    }
+    for (node, point, chain) in &jobs {
+        if *point == "save-end-written" {
+            let log = || caller.run(&["logs", &chain.id], JOB).unwrap().out();
             w.wait("its walltime to be over", || log().contains("told to end"));
             chain.release();
         }
-        w.wait(&format!("the agent to come to {point}"), || !w.cluster().node(&node).unwrap().daemon.alive());
+        w.wait(&format!("the agent to come to {point}"), || !w.cluster().node(node).unwrap().daemon.alive());
         chain.release();
-        faults::start_node(&w.dir, &node).unwrap();
-        w.wait(&format!("{point}: it to be suspended"), || text(&caller.json(&["status", id]).unwrap(), "state") == "Suspended");
-        asking.join().unwrap();
-        let now = w.status(id);
+        faults::start_node(&w.dir, node).unwrap();
+    }
+    for (_, point, chain) in &jobs {
+        let now = wait_for(w, &chain.id, "Suspended");
         assert!(text(&now, "reason").starts_with("walltime_exceeded; saved as checkpoint"), "{point}: {now}");
-        w.wait("the nodes to be free", || nodes_are_free(w));
-        let step = step_of_last(w, id);
-        w.ok(&["resume", id]);
-        w.running(id);
-        goes_on_from(w, id, step);
+    }
+    asking.into_iter().for_each(|asked| asked.join().unwrap());
+    w.wait("the nodes to be free", || nodes_are_free(w));
+    for (_, _, chain) in &jobs {
+        let step = step_of_last(w, &chain.id);
+        w.ok(&["resume", &chain.id]);
+        w.running(&chain.id);
+        goes_on_from(w, &chain.id, step);
         chain.end(w);
     }
-    w.ok(&["node", "uncordon", "n3"]);
     w.assert_nothing_left();
 }
 
