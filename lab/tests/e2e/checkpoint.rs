@@ -2,12 +2,12 @@
 //! data, dies or defers. Agents are killed in each state; stored files are damaged; and it runs again from its
 //! checkpoint.
 
-use crate::harness::{Group, JOB, World, fresh_dir};
+use crate::harness::{Group, JOB, World, fresh_dir, in_lanes};
 use crate::watches::Watching;
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_lab::faults;
-use lattice_lab::lattice::text;
+use lattice_lab::lattice::{Lattice, text};
 use lattice_lab::process::{self, Finished};
 use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 
 static CHECKPOINT: Group = Group { theme: "checkpoint", name: "checkpoint", nodes: 3, quorum: 1, tweak: |_| {} };
 
+/// Nodes for two jobs of two nodes at once, and one for the caller.
+static LANES: Group = Group { theme: "checkpoint", name: "checkpoint-lanes", nodes: 5, quorum: 1, tweak: |_| {} };
+
 pub fn trials() -> Vec<Trial> {
     vec![
         CHECKPOINT.test("of_one_node_is_complete_and_tampered_files_are_named", &[], one_node),
@@ -32,10 +35,10 @@ pub fn trials() -> Vec<Trial> {
         CHECKPOINT.test("one_that_defers_it_is_asked_again", &[], defers),
         CHECKPOINT.test("two_requests_at_once_are_one", &[], two_requests),
         CHECKPOINT.test("an_id_that_was_used_is_refused_and_nobody_is_asked", &[], used_before),
-        CHECKPOINT.test("agents_killed_in_each_state_of_it_finish_it", &[], every_point),
         CHECKPOINT.test("what_runs_again_begins_from_it_on_each_node", &[], restored),
         CHECKPOINT.test("an_agent_killed_while_it_restores_does_it_again", &[], restored_after_all),
         CHECKPOINT.test("a_damaged_one_is_named_and_not_started_from", &[], damaged),
+        LANES.test("agents_killed_in_each_state_of_it_finish_it", &[], every_point),
     ]
 }
 
@@ -413,71 +416,59 @@ fn points() -> Vec<String> {
     found
 }
 
+/// On two pairs of nodes at once, whose agents are killed; the caller uses the agent of n5.
 fn every_point(w: &World) {
-    // The test uses n3's agent; both others are killed at each point.
-    w.ok(&["node", "cordon", "n3", "--reason", "the caller's"]);
-    let caller = w.at("n3");
+    let caller = w.at("n5");
     let program = w.script("chain.sh", CHAIN);
-    for point in points() {
-        let go = fresh_dir("chain-go");
-        // Each rank defers once.
-        if point.starts_with("save-deferred") {
-            fs::write(behaviour(&go), "defer\n").unwrap();
-        }
-        let id = caller
-            .ok(&[
-                "submit",
-                "-o",
-                "name",
-                "--nodes",
-                "2",
-                "--checkpoint=signal",
-                "--env",
-                "STEPLESS=1",
-                "--env",
-                &format!("GO={}", go.display()),
-                "--",
-                "/bin/sh",
-                &program,
-            ])
-            .unwrap();
-        let id = id.trim().to_owned();
-        let log = || caller.run(&["logs", &id], JOB).unwrap().out();
-        w.wait("it to count", || log().matches("step 0 3\n").count() == 2);
-        let victims = ["n1", "n2"];
-        for node in victims {
-            faults::kill_node(&w.dir, node).unwrap();
-            faults::begin_node(&w.dir, node, &[], &[("LATTICE_FAILPOINT", &point)]).unwrap();
-        }
-        let asking = {
-            let (caller, id) = (caller.clone(), id.clone());
-            std::thread::spawn(move || {
-                caller.run(&["checkpoint", "create", &id, "--deadline", "20s", "-o", "name"], Duration::from_secs(60)).unwrap()
-            })
-        };
-        let alive = || w.cluster().nodes.iter().filter(|n| n.daemon.alive()).count();
-        w.wait(&format!("an agent to come to {point}"), || alive() < 3);
-        for node in w.cluster().nodes.iter().filter(|n| n.id != "n3") {
-            // The other agent is killed in whatever state it is.
-            if node.daemon.alive() {
-                let _ = faults::kill_node(&w.dir, &node.id);
-            }
-            faults::start_node(&w.dir, &node.id).unwrap();
-        }
-        let done = asking.join().unwrap();
-        assert_eq!(done.code(), 0, "{point}: {}", done.err());
-        let made = done.out().trim().to_owned();
-        let now = caller.json(&["status", &id]).unwrap();
-        assert_eq!((text(&now["checkpoint"], "id"), text(&now, "requeue_count")), (made.clone(), "0".to_owned()), "{point}: {now}");
-        caller.ok(&["checkpoint", "verify", &id, &made]).unwrap_or_else(|e| panic!("{point}: {e:#}"));
-        assert_eq!(caller.json(&["checkpoint", "list", &id]).unwrap().as_array().unwrap().len(), 1, "{point}");
-        fs::write(&go, "").unwrap();
-        let over = caller.ended_within(&id, JOB).unwrap();
-        assert_eq!(text(&over, "state"), "Completed", "{point}: {over}");
-        let _ = fs::remove_file(&go);
-        let _ = fs::remove_file(behaviour(&go));
+    in_lanes(&["n1,n2", "n3,n4"], points(), |nodes, point| killed_at(w, &caller, &program, nodes, &point));
+    w.assert_nothing_left();
+}
+
+/// A job on two nodes, both of whose agents are killed when one comes to this point.
+fn killed_at(w: &World, caller: &Lattice, program: &str, nodes: &str, point: &str) {
+    let go = fresh_dir("chain-go");
+    // Each rank defers once.
+    if point.starts_with("save-deferred") {
+        fs::write(behaviour(&go), "defer\n").unwrap();
     }
-    w.ok(&["node", "uncordon", "n3"]);
+    let go_variable = format!("GO={}", go.display());
+    let job = ["-w", nodes, "--checkpoint=signal", "--env", "STEPLESS=1", "--env", &go_variable, "--", "/bin/sh", program];
+    let id = caller.ok(&[&["submit", "-o", "name"][..], &job].concat()).unwrap();
+    let id = id.trim();
+    let log = || caller.run(&["logs", id], JOB).unwrap().out();
+    w.wait(&format!("{point}: it to count"), || log().matches("step 0 3\n").count() == 2);
+    let victims: Vec<&str> = nodes.split(',').collect();
+    for node in &victims {
+        faults::kill_node(&w.dir, node).unwrap();
+        faults::begin_node(&w.dir, node, &[], &[("LATTICE_FAILPOINT", point)]).unwrap();
+    }
+    let asking = {
+        let (caller, id) = (caller.clone(), id.to_owned());
+        std::thread::spawn(move || {
+            caller.run(&["checkpoint", "create", &id, "--deadline", "20s", "-o", "name"], Duration::from_secs(60)).unwrap()
+        })
+    };
+    let is_alive = |node: &str| w.cluster().node(node).unwrap().daemon.alive();
+    w.wait(&format!("an agent to come to {point}"), || victims.iter().any(|node| !is_alive(node)));
+    for node in &victims {
+        // The other agent is killed in whatever state it is.
+        if is_alive(node) {
+            let _ = faults::kill_node(&w.dir, node);
+        }
+        faults::start_node(&w.dir, node).unwrap();
+    }
+    let done = asking.join().unwrap();
+    assert_eq!(done.code(), 0, "{point}: {}", done.err());
+    let made = done.out().trim().to_owned();
+    let now = caller.allocation(id).unwrap();
+    assert_eq!((text(&now["checkpoint"], "id"), text(&now, "requeue_count")), (made.clone(), "0".to_owned()), "{point}: {now}");
+    caller.ok(&["checkpoint", "verify", id, &made]).unwrap_or_else(|e| panic!("{point}: {e:#}"));
+    assert_eq!(caller.json(&["checkpoint", "list", id]).unwrap().as_array().unwrap().len(), 1, "{point}");
+    fs::write(&go, "").unwrap();
+    let over = caller.ended_within(id, JOB).unwrap();
+    assert_eq!(text(&over, "state"), "Completed", "{point}: {over}");
+    let _ = fs::remove_file(&go);
+    let _ = fs::remove_file(behaviour(&go));
 }
 
 fn restored(w: &World) {

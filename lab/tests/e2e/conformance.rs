@@ -73,10 +73,10 @@ pub fn trials() -> Vec<Trial> {
         CONFORMANCE.test("any_agent_returns_all_facts_of_another_node", &[Need::Mounts], facts_of_another_node),
         CONFORMANCE.test("a_wipe_is_called_back_while_something_still_runs", &[], unwipe),
         CONFORMANCE.test("a_node_that_drifts_is_reported_gets_its_group_and_is_quarantined_in_time", &[], drift),
+        CONFORMANCE.test("a_node_is_wiped_when_its_job_has_gone_and_kept_until_that_succeeds", &[], wipe),
         LOOKS.test("a_node_registers_with_its_conformance", &[], from_the_start),
         LOOKS.test("any_agent_can_make_any_node_examine_itself_again", &[], looks),
         STALE.test("a_node_that_cannot_examine_itself_is_a_group_of_its_own_until_it_can", &[], stale),
-        CONFORMANCE.test("a_node_is_wiped_when_its_job_has_gone_and_kept_until_that_succeeds", &[], wipe),
     ]
 }
 

@@ -12,6 +12,7 @@ use lattice_lab::{configs, faults, interrupt, up as lab_up};
 use lattice_ledger::{LEVEL_KNOWN, LEVEL_MAX};
 use libtest_mimic::{Completion, Failed, Trial};
 use serde_json::Value;
+use std::collections::VecDeque;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -541,6 +542,29 @@ impl Drop for World {
             }
         }
     }
+}
+
+/// Runs `body` for every item, with as many items at once as there are lanes; a lane takes the next item once it is done.
+pub fn in_lanes<T: Send>(lanes: &[&str], items: Vec<T>, body: impl Fn(&str, T) + Sync) {
+    let (items, body) = (Mutex::new(VecDeque::from(items)), &body);
+    let next = || items.lock().unwrap().pop_front();
+    std::thread::scope(|scope| {
+        let running: Vec<_> = lanes
+            .iter()
+            .map(|lane| {
+                let next = &next;
+                scope.spawn(move || {
+                    while let Some(item) = next() {
+                        body(lane, item);
+                    }
+                })
+            })
+            .collect();
+        let broken = running.into_iter().filter_map(|lane| lane.join().err()).next();
+        if let Some(panic) = broken {
+            resume_unwind(panic);
+        }
+    });
 }
 
 /// Whether its state is final.

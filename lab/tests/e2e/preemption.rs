@@ -3,7 +3,7 @@
 //! drains.
 
 use crate::checkpoint::{CHAIN, Chain, behaviour, last, objects};
-use crate::harness::{Group, JOB, NOBODY, World};
+use crate::harness::{Group, JOB, NOBODY, World, in_lanes};
 use crate::telemetry::get;
 use crate::tty::Tty;
 use lattice_lab::faults;
@@ -39,15 +39,19 @@ pub fn trials() -> Vec<Trial> {
         PREEMPTION.test("is_done_when_its_heads_agent_was_killed_in_any_state", &[], every_point),
         PREEMPTION.test("goes_on_when_the_quorum_was_away_meanwhile", &[], quorum_away),
         PREEMPTION.test("and_a_request_are_done_when_the_quorum_and_the_heads_agent_were_killed_in_any_state", &[], all_away),
-        LED.test("goes_on_under_the_next_leader_when_one_is_killed_meanwhile", &[], leader_killed),
         PREEMPTION.test("at_walltime_work_that_is_saved_within_the_grace_is_suspended", &[], walltime_saved),
-        PREEMPTION.test("is_not_needed_at_walltime_because_work_is_asked_before_it", &[], asked_before_walltime),
-        PREEMPTION.test("before_walltime_work_that_failed_to_save_itself_is_asked_again", &[], asked_again),
+        PREEMPTION.test(
+            "is_not_needed_at_walltime_because_work_is_asked_before_it_and_again_if_it_failed_to_save_itself",
+            &[],
+            asked_before_walltime,
+        ),
         PREEMPTION.test("at_walltime_a_half_checkpoint_is_discarded", &[], walltime_lost),
         PREEMPTION.test("at_walltime_saved_work_is_suspended_when_its_heads_agent_was_killed", &[], walltime_killed),
         PREEMPTION.test("that_failed_is_reported_when_its_heads_agent_was_killed", &[], failed_and_killed),
-        HASTY.test("gives_the_sites_time_and_limits_deferrals_to_the_sites_maximum", &[], hasty),
         PREEMPTION.test("by_an_urgent_drain_saves_what_can_be_saved_and_waits_for_the_rest", &[], urgent_drain),
+        // Tests with clusters of their own come last, so that the others share one.
+        LED.test("goes_on_under_the_next_leader_when_one_is_killed_meanwhile", &[], leader_killed),
+        HASTY.test("gives_the_sites_time_and_limits_deferrals_to_the_sites_maximum", &[], hasty),
     ]
 }
 
@@ -71,7 +75,12 @@ fn counted(w: &World, metric: &str) -> f64 {
 /// Whether no node has a part of any allocation.
 fn nodes_are_free(w: &World) -> bool {
     let nodes = w.lattice.json(&["nodes"]).unwrap();
-    nodes.as_array().unwrap().iter().all(|n| n["allocations"].as_array().unwrap().is_empty() && n["committed"]["cores"] == 0)
+    nodes.as_array().unwrap().iter().all(is_free)
+}
+
+/// Whether a node of `lattice nodes` has no part of any allocation.
+fn is_free(node: &Value) -> bool {
+    node["allocations"].as_array().is_some_and(Vec::is_empty) && node["committed"]["cores"] == 0
 }
 
 /// The steps from which attempts continued.
@@ -309,43 +318,48 @@ const POINTS: &[&str] = &[
     "released-report-sent",
 ];
 
+/// On two nodes at once; the caller uses the agent of n3, which is not killed.
 fn every_point(w: &World) {
-    w.ok(&["node", "cordon", "n3", "--reason", "the caller's"]);
     let caller = w.at("n3");
     let program = w.script("chain.sh", CHAIN);
-    for point in POINTS {
-        let go = crate::harness::fresh_dir("chain-go");
-        if *point == "save-deferred-written" {
-            std::fs::write(behaviour(&go), "defer\n").unwrap();
-        }
-        let variable = format!("GO={}", go.display());
-        let id = caller
-            .ok(&["submit", "-o", "name", "--requeue=never", "--checkpoint=signal", "--env", &variable, "--", "/bin/sh", &program])
-            .unwrap();
-        let id = id.trim().to_owned();
-        let log = || caller.run(&["logs", &id], JOB).unwrap().out();
-        let now = || caller.json(&["status", &id]).unwrap();
-        w.wait("it to count", || log().contains("step 0 3\n"));
-        let node = now()["nodes"][0].as_str().unwrap().to_owned();
-        faults::kill_node(&w.dir, &node).unwrap();
-        faults::begin_node(&w.dir, &node, &[], &[("LATTICE_FAILPOINT", point)]).unwrap();
-        caller.ok(&["preempt", &id, "--hold", "--deadline", "20s"]).unwrap_or_else(|e| panic!("{point}: {e:#}"));
-        w.wait(&format!("the agent to come to {point}"), || !w.cluster().node(&node).unwrap().daemon.alive());
-        faults::start_node(&w.dir, &node).unwrap();
-        w.wait(&format!("{point}: it to be suspended"), || text(&now(), "state") == "Suspended");
-        let step = now()["checkpoint"]["step"].as_u64().unwrap_or_else(|| panic!("{point}: {}", now()));
-        assert_eq!((now()["preempted_count"].as_u64(), now()["held"].as_bool()), (Some(1), Some(true)), "{point}");
-        w.wait(&format!("{point}: the nodes to be free"), || nodes_are_free(w));
-        caller.ok(&["resume", &id]).unwrap();
-        w.wait(&format!("{point}: it to go on"), || log().contains(&format!("restored {step}\nbegun 0\nstep 0 {}\n", step + 1)));
-        std::fs::write(&go, "").unwrap();
-        let over = caller.ended_within(&id, JOB).unwrap();
-        assert_eq!(text(&over, "state"), "Completed", "{point}: {over}");
-        let _ = std::fs::remove_file(&go);
-        let _ = std::fs::remove_file(behaviour(&go));
-    }
-    w.ok(&["node", "uncordon", "n3"]);
+    in_lanes(&["n1", "n2"], POINTS.to_vec(), |node, point| killed_at(w, &caller, &program, node, point));
     w.assert_nothing_left();
+}
+
+fn killed_at(w: &World, caller: &Lattice, program: &str, node: &str, point: &str) {
+    let go = crate::harness::fresh_dir("chain-go");
+    if point == "save-deferred-written" {
+        std::fs::write(behaviour(&go), "defer\n").unwrap();
+    }
+    let variable = format!("GO={}", go.display());
+    let args = ["-w", node, "--requeue=never", "--checkpoint=signal", "--env", &variable, "--", "/bin/sh", program];
+    let id = caller.ok(&[&["submit", "-o", "name"][..], &args].concat()).unwrap();
+    let id = id.trim();
+    let log = || caller.run(&["logs", id], JOB).unwrap().out();
+    w.wait(&format!("{point}: it to count"), || log().contains("step 0 3\n"));
+    faults::kill_node(&w.dir, node).unwrap();
+    faults::begin_node(&w.dir, node, &[], &[("LATTICE_FAILPOINT", point)]).unwrap();
+    caller.ok(&["preempt", id, "--hold", "--deadline", "20s"]).unwrap_or_else(|e| panic!("{point}: {e:#}"));
+    w.wait(&format!("the agent to come to {point}"), || !w.cluster().node(node).unwrap().daemon.alive());
+    faults::start_node(&w.dir, node).unwrap();
+    let mut now = Value::Null;
+    w.wait(&format!("{point}: it to be suspended"), || {
+        now = caller.json(&["status", id]).unwrap_or_default();
+        text(&now, "state") == "Suspended"
+    });
+    let step = now["checkpoint"]["step"].as_u64().unwrap_or_else(|| panic!("{point}: {now}"));
+    assert_eq!((now["preempted_count"].as_u64(), now["held"].as_bool()), (Some(1), Some(true)), "{point}");
+    w.wait(&format!("{point}: its node to be free"), || {
+        let nodes = caller.json(&["nodes"]).unwrap_or_default();
+        nodes.as_array().is_some_and(|nodes| nodes.iter().any(|n| text(n, "id") == node && is_free(n)))
+    });
+    caller.ok(&["resume", id]).unwrap_or_else(|e| panic!("{point}: {e:#}"));
+    w.wait(&format!("{point}: it to go on"), || log().contains(&format!("restored {step}\nbegun 0\nstep 0 {}\n", step + 1)));
+    std::fs::write(&go, "").unwrap();
+    let over = caller.ended_within(id, JOB).unwrap();
+    assert_eq!(text(&over, "state"), "Completed", "{point}: {over}");
+    let _ = std::fs::remove_file(&go);
+    let _ = std::fs::remove_file(behaviour(&go));
 }
 
 fn quorum_away(w: &World) {
@@ -494,88 +508,79 @@ fn files(below: &Path) -> usize {
     all.map(|path| if path.is_dir() { files(&path) } else { 1 }).sum()
 }
 
-/// The agent is killed while the walltime waits for the checkpoint, or between the end of the checkpoint and the end of
-/// the work.
+/// The agent is killed between the end of the checkpoint and the end of the work, or while the walltime waits for the
+/// checkpoint. Two jobs wait for their walltimes at once.
 fn walltime_killed(w: &World) {
-    w.ok(&["node", "cordon", "n3", "--reason", "the caller's"]);
     let caller = w.at("n3");
-    for point in ["save-end-written", "walltime-awaits-save"] {
-        let chain = Chain::submit(w, &[], &["--nodes", "1", "--walltime=12s", "--requeue=never"]);
-        let id = &chain.id;
+    let submit = |node: &str, walltime: &str| Chain::submit(w, &[], &["-w", node, walltime, "--requeue=never"]);
+    // Eight seconds apart, so that the first agent has been started again when the second one is killed.
+    let jobs = [("n1", "save-end-written", submit("n1", "--walltime=14s")), ("n2", "walltime-awaits-save", submit("n2", "--walltime=22s"))];
+    let mut asking = Vec::new();
+    for (node, point, chain) in &jobs {
         chain.behaves("wait");
-        let node = w.status(id)["nodes"][0].as_str().unwrap().to_owned();
-        faults::kill_node(&w.dir, &node).unwrap();
-        faults::begin_node(&w.dir, &node, &[], &[("LATTICE_FAILPOINT", point)]).unwrap();
-        let asking = asks(caller.clone(), id);
-        if point == "save-end-written" {
-            let log = || caller.run(&["logs", id], JOB).unwrap().out();
+        faults::kill_node(&w.dir, node).unwrap();
+        faults::begin_node(&w.dir, node, &[], &[("LATTICE_FAILPOINT", *point)]).unwrap();
+        asking.push(asks(caller.clone(), &chain.id));
+    }
+    for (node, point, chain) in &jobs {
+        if *point == "save-end-written" {
+            let log = || caller.run(&["logs", &chain.id], JOB).unwrap().out();
             w.wait("its walltime to be over", || log().contains("told to end"));
             chain.release();
         }
-        w.wait(&format!("the agent to come to {point}"), || !w.cluster().node(&node).unwrap().daemon.alive());
+        w.wait(&format!("the agent to come to {point}"), || !w.cluster().node(node).unwrap().daemon.alive());
         chain.release();
-        faults::start_node(&w.dir, &node).unwrap();
-        w.wait(&format!("{point}: it to be suspended"), || text(&caller.json(&["status", id]).unwrap(), "state") == "Suspended");
-        asking.join().unwrap();
-        let now = w.status(id);
+        faults::start_node(&w.dir, node).unwrap();
+    }
+    for (_, point, chain) in &jobs {
+        let now = wait_for(w, &chain.id, "Suspended");
         assert!(text(&now, "reason").starts_with("walltime_exceeded; saved as checkpoint"), "{point}: {now}");
-        w.wait("the nodes to be free", || nodes_are_free(w));
-        let step = step_of_last(w, id);
-        w.ok(&["resume", id]);
-        w.running(id);
-        goes_on_from(w, id, step);
+    }
+    asking.into_iter().for_each(|asked| asked.join().unwrap());
+    w.wait("the nodes to be free", || nodes_are_free(w));
+    for (_, _, chain) in &jobs {
+        let step = step_of_last(w, &chain.id);
+        w.ok(&["resume", &chain.id]);
+        w.running(&chain.id);
+        goes_on_from(w, &chain.id, step);
         chain.end(w);
     }
-    w.ok(&["node", "uncordon", "n3"]);
     w.assert_nothing_left();
 }
 
 /// Without a request, the head asks the work a tenth of the walltime before its end, even if its agent is killed then.
+/// Work that failed to save itself is asked again. Three jobs wait for their ends at once.
 fn asked_before_walltime(w: &World) {
-    w.ok(&["node", "cordon", "n3", "--reason", "the caller's"]);
-    let caller = w.at("n3");
-    for killed in [false, true] {
-        let chain = Chain::submit(w, &[], &["--nodes", "1", "--walltime=25s", "--requeue=never"]);
+    let submit = |node: &str| Chain::submit(w, &[], &["-w", node, "--walltime=30s", "--requeue=never"]);
+    let (asked, killed) = (submit("n1"), submit("n2"));
+    faults::kill_node(&w.dir, "n2").unwrap();
+    faults::begin_node(&w.dir, "n2", &[], &[("LATTICE_FAILPOINT", "walltime-warned")]).unwrap();
+    let failing = submit("n3");
+    // From now on the duration of a checkpoint is known: the work is asked early enough for two requests.
+    w.ok(&["checkpoint", "create", &failing.id]);
+    let first = last(w, &failing.id);
+    failing.behaves("lie-once");
+    w.wait("the agent to come to it", || !w.cluster().node("n2").unwrap().daemon.alive());
+    faults::start_node(&w.dir, "n2").unwrap();
+    for (name, chain) in [("asked", &asked), ("killed", &killed), ("failing", &failing)] {
+        let over = wait_for(w, &chain.id, "Suspended");
+        assert!(text(&over, "reason").starts_with("walltime_exceeded; saved as checkpoint"), "{name}: {over}");
+        assert_eq!((over["held"].as_bool(), over["preempted_count"].as_u64()), (Some(true), Some(0)), "{name}: {over}");
+    }
+    w.wait("the nodes to be free", || nodes_are_free(w));
+    assert!(failing.behaved() && last(w, &failing.id) != first, "{}", w.status(&failing.id));
+    w.ok(&["checkpoint", "verify", &failing.id]);
+    w.ok(&["cancel", &failing.id]);
+    w.ended(&failing.id);
+    for chain in [&asked, &killed] {
         let id = &chain.id;
-        let node = w.status(id)["nodes"][0].as_str().unwrap().to_owned();
-        if killed {
-            faults::kill_node(&w.dir, &node).unwrap();
-            faults::begin_node(&w.dir, &node, &[], &[("LATTICE_FAILPOINT", "walltime-warned")]).unwrap();
-            w.wait("the agent to come to it", || !w.cluster().node(&node).unwrap().daemon.alive());
-            faults::start_node(&w.dir, &node).unwrap();
-        }
-        let mut over = serde_json::Value::Null;
-        w.wait("it to be asked and suspended", || {
-            over = caller.json(&["status", id]).unwrap_or_default();
-            text(&over, "state") == "Suspended"
-        });
-        assert!(text(&over, "reason").starts_with("walltime_exceeded; saved as checkpoint"), "{over}");
-        assert_eq!((over["held"].as_bool(), over["preempted_count"].as_u64()), (Some(true), Some(0)), "{over}");
         assert_eq!(w.lattice.json(&["checkpoint", "list", id]).unwrap().as_array().unwrap().len(), 1, "it is asked once");
-        w.wait("the nodes to be free", || nodes_are_free(w));
         let step = step_of_last(w, id);
         w.ok(&["resume", id]);
         w.running(id);
         goes_on_from(w, id, step);
         chain.end(w);
     }
-    w.ok(&["node", "uncordon", "n3"]);
-    w.assert_nothing_left();
-}
-
-fn asked_again(w: &World) {
-    let chain = Chain::submit(w, &[], &["--nodes", "1", "--walltime=25s", "--requeue=never"]);
-    let id = &chain.id;
-    // From now on the duration of a checkpoint is known: the work is asked early enough for two requests.
-    w.ok(&["checkpoint", "create", id]);
-    let first = last(w, id);
-    chain.behaves("lie-once");
-    let over = wait_for(w, id, "Suspended");
-    assert!(chain.behaved() && last(w, id) != first, "{over}");
-    assert!(text(&over, "reason").starts_with("walltime_exceeded; saved as checkpoint"), "{over}");
-    w.ok(&["checkpoint", "verify", id]);
-    w.ok(&["cancel", id]);
-    w.ended(id);
     w.assert_nothing_left();
 }
 
