@@ -26,10 +26,10 @@ pub fn trials() -> Vec<Trial> {
         GPUS.test("a_node_registers_its_wiring_and_work_asks_for_it", &[], wiring),
         GPUS.test("ranks_run_and_see_where_they_were_bound_to", &[], binding),
         GPUS.test("allocations_that_share_a_node_open_their_own_gpus_alone", &[], apart),
-        UNLIKE.test("nodes_are_taken_by_what_they_have", &[], unlike),
         GPUS.test("ranks_find_the_topology_and_their_part_of_it_in_a_file", &[], file),
         GPUS.test("ranks_of_a_whole_node_get_the_machine_as_hwloc_sees_it", &[Need::Mpich], hwloc),
         GPUS.test("gpus_and_a_sites_check_are_looked_at_behind_an_allocation", &[], gpus::looked_at_behind),
+        UNLIKE.test("nodes_are_taken_by_what_they_have", &[], unlike),
     ]
 }
 
