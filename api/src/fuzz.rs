@@ -20,6 +20,8 @@ fn specs() -> Vec<Vec<u8>> {
             nodes: 2,
             cpus: 4,
             gpus: 1,
+            cpus_per_gpu: 4,
+            ntasks_per_gpu: 2,
             nodelist: vec!["n1".into(), "n2".into()],
             exclude: vec!["n3".into()],
             features: "(a|b)&[c*1&(d&e)*1]".into(),

@@ -106,6 +106,8 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         spread: spec.resources.as_ref().and_then(|resources| resources.spread.as_ref()).map(share::amount_to_model),
         share,
         memory_unit: share::memory_unit_to_model(spec.resources.as_ref())?,
+        cpus_per_gpu: spec.resources.as_ref().map_or(0, |resources| resources.cpus_per_gpu),
+        ntasks_per_gpu: spec.resources.as_ref().map_or(0, |resources| resources.ntasks_per_gpu),
         topology_wait: spec.resources.as_ref().map(|r| r.topology_wait_seconds).filter(|wait| *wait > 0).map(Duration::from_secs),
         exclusive_user: spec.resources.as_ref().is_some_and(|resources| resources.exclusive_user),
         constraints,
@@ -194,6 +196,8 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
             spread: spec.spread.as_ref().map(amount),
             topology_wait_seconds: spec.topology_wait.map_or(0, |wait| wait.as_secs()),
             memory_unit: share::memory_unit_name(spec.memory_unit),
+            cpus_per_gpu: spec.cpus_per_gpu,
+            ntasks_per_gpu: spec.ntasks_per_gpu,
             exclusive_user: spec.exclusive_user,
             topology: topology_name(&spec.constraints),
             ..share::from_model(spec.nodes, spec.share.as_ref())

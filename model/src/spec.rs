@@ -96,6 +96,12 @@ pub struct AllocationSpec {
     /// Of what the memory of `share` was given; for people and for Slurm's variables.
     #[serde(default, skip_serializing_if = "MemoryUnit::is_node")]
     pub memory_unit: MemoryUnit,
+    /// How many cores of `share` were given for each GPU; for Slurm's variables. 0: they were not given so.
+    #[serde(default, skip_serializing_if = "is_not_given")]
+    pub cpus_per_gpu: u32,
+    /// How many ranks were given for each GPU; for Slurm's variables. 0: they were not given so.
+    #[serde(default, skip_serializing_if = "is_not_given")]
+    pub ntasks_per_gpu: u32,
     /// How long it waits in its queue for nodes as `constraints.topology` asks; then it takes nodes of any groups. `None`:
     /// as long as it takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -270,6 +276,11 @@ fn is_zero(number: &i32) -> bool {
     *number == 0
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_not_given(amount: &u32) -> bool {
+    *amount == 0
+}
+
 fn invalid(field: &'static str, why: impl Into<String>) -> SpecError {
     SpecError::Invalid { field, why: why.into() }
 }
@@ -288,6 +299,8 @@ impl AllocationSpec {
             spread: None,
             share: None,
             memory_unit: MemoryUnit::Node,
+            cpus_per_gpu: 0,
+            ntasks_per_gpu: 0,
             topology_wait: None,
             exclusive_user: false,
             constraints: Constraints::default(),

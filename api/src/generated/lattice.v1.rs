@@ -1230,6 +1230,12 @@ pub struct ResourceRequest {
     /// of what the memory was given: "node" (default), "core", "gpu"; it sets Slurm's variables
     #[prost(string, tag = "16")]
     pub memory_unit: ::prost::alloc::string::String,
+    /// How many cores and ranks were given for each GPU; 0: not so. The amounts above and the number of ranks follow from
+    /// them already; they set Slurm's variables.
+    #[prost(uint32, tag = "17")]
+    pub cpus_per_gpu: u32,
+    #[prost(uint32, tag = "18")]
+    pub ntasks_per_gpu: u32,
     /// its shares are on a node only with shares of the same user
     #[prost(bool, tag = "14")]
     pub exclusive_user: bool,

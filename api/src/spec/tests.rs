@@ -671,6 +671,7 @@ prop_compose! {
             name, tenant, project, vcluster, tags, nodes,
             nodes_max: is_range.then_some(nodes + 1), tasks_per_node, binding,
             spread: None, topology_wait: None, exclusive_user: gpus % 3 == 1, memory_unit: MemoryUnit::NAMES[gpus as usize % 3].1,
+            cpus_per_gpu: gpus % 5, ntasks_per_gpu: gpus % 2,
             share: share.map(|(cores, memory_bytes, gpus)| Resources { cores: cores.max(u32::from(memory_bytes == 0 && gpus == 0)), memory_bytes, gpus }),
             walltime: seconds.map(Duration::from_secs),
             entrypoint,

@@ -353,6 +353,8 @@ impl Request {
             spread,
             share,
             memory_unit: _,
+            cpus_per_gpu: _,
+            ntasks_per_gpu: _,
             topology_wait: _,
             exclusive_user: _,
             constraints,

@@ -1,4 +1,4 @@
-//! Options for amounts that are not given for each node: memory of each core, GPUs of all nodes together.
+//! Options for amounts that are not given for each node: memory of each core, GPUs of all nodes together, ranks of each GPU.
 
 use clap::Args;
 
@@ -18,6 +18,9 @@ pub struct AmountFlags {
     /// Share the nodes: take this many GPUs of all nodes together, the same number of each
     #[arg(short = 'G', long, value_name = "N", overrides_with = "gpus_total", value_parser = clap::value_parser!(u32).range(1..))]
     pub gpus_total: Option<u32>,
+    /// Ranks for each GPU: the number of ranks is this times that of --gpus or --gpus-total
+    #[arg(long, alias = "ntasks-per-gpu", value_name = "N", overrides_with = "tasks_per_gpu", value_parser = clap::value_parser!(u32).range(1..))]
+    pub tasks_per_gpu: Option<u32>,
 }
 
 impl AmountFlags {
@@ -28,6 +31,7 @@ impl AmountFlags {
             mem_per_gpu: self.mem_per_gpu.or(under.mem_per_gpu),
             cpus_per_gpu: self.cpus_per_gpu.or(under.cpus_per_gpu),
             gpus_total: self.gpus_total.or(under.gpus_total),
+            tasks_per_gpu: self.tasks_per_gpu.or(under.tasks_per_gpu),
         }
     }
 
@@ -57,6 +61,7 @@ impl AmountFlags {
             ("--mem-per-gpu", self.mem_per_gpu.is_some()),
             ("--cpus-per-gpu", self.cpus_per_gpu.is_some()),
             ("--gpus-total", self.gpus_total.is_some()),
+            ("--tasks-per-gpu", self.tasks_per_gpu.is_some()),
         ];
         given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag)
     }

@@ -220,6 +220,12 @@ impl SubmitFlags {
         if self.gpus.is_some() || self.amounts.gpus_total.is_some() {
             (under.gpus, under.amounts.gpus_total) = (None, None);
         }
+        if self.ranks.is_some() || self.tasks_per_node.is_some() {
+            under.amounts.tasks_per_gpu = None;
+        }
+        if self.amounts.tasks_per_gpu.is_some() {
+            (under.ranks, under.tasks_per_node) = (None, None);
+        }
         Self {
             nodes: self.nodes.or(under.nodes),
             ranks: self.ranks.or(under.ranks),
@@ -299,6 +305,7 @@ impl SubmitFlags {
             ("--gpus-total", self.amounts.gpus_total.is_some()),
             ("--mem-per-gpu", self.amounts.mem_per_gpu.is_some()),
             ("--cpus-per-gpu", self.amounts.cpus_per_gpu.is_some()),
+            ("--tasks-per-gpu", self.amounts.tasks_per_gpu.is_some()),
         ];
         given.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option)
     }

@@ -24,6 +24,7 @@ pub(crate) struct Amounts {
 pub(crate) fn resolve(flags: &SubmitFlags, named: u32) -> Result<Amounts, UsageError> {
     let shape = shape(flags, named)?;
     let gpus = gpus(flags, shape.nodes)?;
+    check_ranks_of_gpus(flags, shape.nodes, gpus)?;
     let gpus_each = match gpus {
         0 => flags.binding.gpus_per_task.unwrap_or(0).saturating_mul(shape.tasks_per_node),
         gpus => gpus,
@@ -84,7 +85,7 @@ fn one_of(one: &str, other: &str, what: &str) -> UsageError {
 /// Nodes, ranks on each node, and total ranks, from the given ones of these numbers.
 fn shape(flags: &SubmitFlags, named: u32) -> Result<Shape, UsageError> {
     let mut nodes = flags.nodes.map(|nodes| nodes.least).or(Some(named).filter(|named| *named > 0));
-    let mut ranks = flags.ranks;
+    let (mut ranks, mut tasks_per_node) = (flags.ranks, flags.tasks_per_node);
     if let Some(total) = flags.amounts.gpus_total {
         if let Some(most) = flags.nodes.and_then(|nodes| nodes.most.filter(|most| *most > nodes.least)) {
             let why =
@@ -100,7 +101,44 @@ fn shape(flags: &SubmitFlags, named: u32) -> Result<Shape, UsageError> {
             ranks = Some(divided(total, each, "--gpus-per-task")?);
         }
     }
-    complete_shape(ranks, nodes, flags.tasks_per_node, flags.layout.plane()).map_err(|error| UsageError::new(error.to_string()))
+    // `check_ranks_of_gpus` compares the result with numbers that were given too.
+    if let Some(each) = flags.amounts.tasks_per_gpu {
+        match (flags.amounts.gpus_total, flags.gpus) {
+            (Some(total), _) => {
+                ranks = Some(each.saturating_mul(total));
+                tasks_per_node = tasks_per_node.filter(|_| nodes.is_none());
+            }
+            (None, Some(gpus)) => {
+                tasks_per_node = Some(each.saturating_mul(gpus));
+                ranks = ranks.filter(|_| nodes.is_none());
+            }
+            (None, None) => {
+                return Err(UsageError::new("--tasks-per-gpu needs a number of GPUs").with_hint("give --gpus or --gpus-total too"));
+            }
+        }
+    }
+    complete_shape(ranks, nodes, tasks_per_node, flags.layout.plane()).map_err(|error| UsageError::new(error.to_string()))
+}
+
+/// Refuses numbers of ranks that are not those of `--tasks-per-gpu`. `gpus`: of each of this many nodes.
+fn check_ranks_of_gpus(flags: &SubmitFlags, nodes: u32, gpus: u32) -> Result<(), UsageError> {
+    let Some(each) = flags.amounts.tasks_per_gpu else { return Ok(()) };
+    if flags.binding.gpus_per_task.is_some_and(|gpus| (gpus, each) != (1, 1)) {
+        return Err(one_of("--tasks-per-gpu", "--gpus-per-task", "the ranks of each GPU"));
+    }
+    let is_range = flags.nodes.is_some_and(|nodes| nodes.most.is_some_and(|most| most > nodes.least));
+    if is_range && flags.ranks.is_some() {
+        return Err(one_of("--tasks-per-gpu", "--ntasks", "the ranks on a range of nodes"));
+    }
+    let given = [("--tasks-per-node", flags.tasks_per_node, gpus), ("--ntasks", flags.ranks, gpus.saturating_mul(nodes))];
+    for (option, given, gpus) in given {
+        let ranks = each.saturating_mul(gpus);
+        if let Some(given) = given.filter(|given| *given != ranks) {
+            let why = format!("--tasks-per-gpu {each} on {} is {}, and {option} is {given}", counted(gpus, "GPU"), counted(ranks, "rank"));
+            return Err(UsageError::new(why).with_hint("leave one of them out"));
+        }
+    }
+    Ok(())
 }
 
 /// The GPUs of each of this many nodes.
@@ -170,6 +208,13 @@ mod tests {
             ("-G 8 --gpus-per-task=1 --tasks-per-node=4", 2, 4, 0, 0, 4),
             ("-G 8 --gpus-per-task=1 --tasks-per-node=2 -N 2", 2, 2, 0, 0, 4),
             ("-G 8 --gpus-per-task=1 --gpus=4 -c 2 --mem-per-core=1G", 2, 4, 8, 8192, 4),
+            ("-G 4 --tasks-per-gpu=2", 1, 8, 0, 0, 4),
+            ("-G 4 --ntasks-per-gpu=2 -N 2 --cpus-per-gpu=8", 2, 4, 16, 0, 2),
+            ("--gpus=4 --tasks-per-gpu=2 -N 2", 2, 8, 0, 0, 4),
+            ("--gpus=4 --tasks-per-gpu=2 -n 16", 2, 8, 0, 0, 4),
+            ("--gpus=4 --tasks-per-gpu=2 --mem-per-core=1G -N 2-4", 2, 8, 8, 8192, 4),
+            ("-G 8 --tasks-per-gpu=1 --tasks-per-node=4 -n 8", 2, 4, 0, 0, 4),
+            ("-G 8 --tasks-per-gpu=1 --gpus-per-task=1 -N 2", 2, 4, 0, 0, 4),
         ] {
             assert_eq!(of(line), Ok((nodes, tasks, cores, mib, gpus)), "{line}");
         }
@@ -195,6 +240,21 @@ mod tests {
             ("--cpus-per-gpu=2", "--cpus-per-gpu needs a number of GPUs | give --gpus, --gpus-total or --gpus-per-task too"),
             ("--cpus-per-gpu=2 --cores=2 --gpus=1", "--cpus-per-gpu and --cores both set the cores of each node | give one of them"),
             ("--cpus-per-gpu=2 -c 2 --gpus=1", "--cpus-per-gpu and --cpus-per-task both set the cores | give one of them"),
+            ("--tasks-per-gpu=2", "--tasks-per-gpu needs a number of GPUs | give --gpus or --gpus-total too"),
+            ("-G 2 --tasks-per-gpu=2 -n 3", "--tasks-per-gpu 2 on 2 GPUs is 4 ranks, and --ntasks is 3 | leave one of them out"),
+            ("--gpus=1 -N 3 --tasks-per-gpu=2 -n 8", "--tasks-per-gpu 2 on 3 GPUs is 6 ranks, and --ntasks is 8 | leave one of them out"),
+            (
+                "--gpus=2 --tasks-per-gpu=2 --tasks-per-node=2",
+                "--tasks-per-gpu 2 on 2 GPUs is 4 ranks, and --tasks-per-node is 2 | leave one of them out",
+            ),
+            (
+                "--gpus=2 --tasks-per-gpu=2 -N 2-4 -n 8",
+                "--tasks-per-gpu and --ntasks both set the ranks on a range of nodes | give one of them",
+            ),
+            (
+                "--gpus=2 --tasks-per-gpu=2 --gpus-per-task=1",
+                "--tasks-per-gpu and --gpus-per-task both set the ranks of each GPU | give one of them",
+            ),
             ("--mem=1G --mem-per-core=1G", "--mem and --mem-per-core both set the memory | give one of them"),
             (
                 "--mem=0 --cores=2",
@@ -211,6 +271,13 @@ mod tests {
         let flags = |line: &str| Line::try_parse_from(std::iter::once("x").chain(line.split_whitespace())).unwrap().flags;
         let merged = flags("--mem-per-core=1G -G 4").merge_over(flags("--mem=2G --gpus=2 --cpus-per-gpu=3"));
         assert_eq!((merged.mem, merged.gpus, merged.amounts.gpus_total, merged.amounts.cpus_per_gpu), (None, None, Some(4), Some(3)));
+        let ranks = |over: &str, under: &str| {
+            let merged = flags(over).merge_over(flags(under));
+            (merged.ranks, merged.tasks_per_node, merged.amounts.tasks_per_gpu)
+        };
+        assert_eq!(ranks("-n 4", "-G 4 --tasks-per-gpu=2"), (Some(4), None, None));
+        assert_eq!(ranks("--tasks-per-gpu=2", "-n 4 --tasks-per-node=4 -G 4"), (None, None, Some(2)));
+        assert_eq!(ranks("-G 2", "-G 4 --tasks-per-gpu=2"), (None, None, Some(2)), "of the GPUs that there are now");
         let merged = flags("--mem=0").merge_over(flags("--mem-per-gpu=2G -x n1"));
         assert_eq!((merged.mem, merged.amounts.first_given(), merged.exclude.as_deref()), (Some(0), None, Some("n1")));
         assert_eq!(flags("--mem=0").first_allocation_option(), Some("--mem"));

@@ -124,6 +124,8 @@ pub fn build(flags: &SubmitFlags, program: Program, context: Context) -> Result<
             memory_gb: flags.memory_gb.unwrap_or_default(),
             gpus,
             memory_unit: flags.amounts.memory_unit().to_owned(),
+            cpus_per_gpu: flags.amounts.cpus_per_gpu.unwrap_or_default(),
+            ntasks_per_gpu: flags.amounts.tasks_per_gpu.unwrap_or_default(),
             exclude: exclude.iter().map(ToString::to_string).collect(),
             // `StartFlags::apply` sets it.
             topology_wait_seconds: 0,

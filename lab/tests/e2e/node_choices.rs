@@ -6,6 +6,7 @@ use crate::topology::configured;
 use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
+use std::path::PathBuf;
 
 static CHOICES: Group = Group { theme: "node_choices", name: "node-choices", nodes: 4, quorum: 1, tweak: |o| o.simulated_gpus = 4 };
 
@@ -16,6 +17,7 @@ pub fn trials() -> Vec<Trial> {
         CHOICES.test("what_no_nodes_have_or_does_not_fit_is_refused_in_words", &[], refused),
         CHOICES.test("amounts_of_cores_gpus_and_all_nodes_are_the_shares_of_each_node", &[], amounts),
         CHOICES.test("salloc_says_what_was_given_for_each_gpu", &[], of_each_gpu),
+        CHOICES.test("scripts_and_ranks_find_what_was_given_for_each_gpu", &[], for_each_gpu),
         CHOICES.test("contiguous_nodes_follow_each_other_by_their_names", &[], contiguous),
         CHOICES.test("ranks_are_spread_over_the_fewest_nodes_that_hold_them", &[], spread),
     ]
@@ -105,6 +107,8 @@ fn refused(world: &World) {
         (&["-C", "socket_count>=1000"], 4, "1000 are wanted"),
         (&["-G", "3", "-N", "2"], 2, "--gpus-total 3 does not divide evenly over 2 nodes"),
         (&["--mem-per-gpu", "1G"], 2, "--mem-per-gpu needs a number of GPUs"),
+        (&["--tasks-per-gpu", "2"], 2, "--tasks-per-gpu needs a number of GPUs"),
+        (&["-G", "2", "--tasks-per-gpu=2", "-n", "3"], 2, "--tasks-per-gpu 2 on 2 GPUs is 4 ranks, and --ntasks is 3"),
         (&["--mem=0", "--cores=1"], 2, "--mem=0 asks for all memory of each node, and --cores for a share"),
     ] {
         let refused = world.run(&[&["submit"], args, &["--", "/bin/true"]].concat());
@@ -128,11 +132,50 @@ fn amounts(world: &World) {
     assert!(seen.len() == 2 && seen.iter().all(|gpus| gpus.split(',').count() == 2), "{seen:?}");
 }
 
-fn of_each_gpu(world: &World) {
-    let dir = world.dir.join("gpu-links");
+/// Prints the two variables of GPUs.
+const OF_GPUS: &str = "echo ${SLURM_CPUS_PER_GPU-unset} ${SLURM_NTASKS_PER_GPU-unset}";
+
+/// A new directory with Slurm's commands.
+fn links(world: &World, name: &str) -> PathBuf {
+    let dir = world.dir.join(name);
     std::fs::create_dir_all(&dir).unwrap();
     world.ok(&["compat", "install", "--dir", dir.to_str().unwrap()]);
-    let says = format!("echo ${{SLURM_CPUS_PER_GPU-unset}} ${{SLURM_NTASKS_PER_GPU-unset}}; {}/srun echo step", dir.display());
+    dir
+}
+
+fn for_each_gpu(world: &World) {
+    let dir = links(world, "gpu-job-links");
+    let prints = |id: &str, wanted: &[(&str, usize)]| {
+        world.completed(id);
+        let log = world.log(id);
+        for (line, times) in wanted {
+            assert_eq!(log.matches(&format!("{line}\n")).count(), *times, "{line}: {log}");
+        }
+    };
+    // Of a script, its step and that step's ranks.
+    let says = |name: &str, lines: &str| {
+        let srun = dir.join("srun");
+        let inside = OF_GPUS.replacen("echo", "echo rank", 1);
+        let of_script = OF_GPUS.replacen("echo", "echo script", 1);
+        world.script(name, &format!("#!/bin/bash\n{lines}\n{of_script}\n{} /bin/sh -c '{inside}'\n", srun.display()))
+    };
+    let both = says("both-of-gpu.sh", "#SBATCH -N 1 -G 1 --cpus-per-gpu=2 --ntasks-per-gpu=1 -t 5");
+    prints(&world.submit(&[&both]), &[("script 2 1", 1), ("rank 2 1", 1)]);
+    let ranks = says("ranks-of-gpu.sh", "#SBATCH -N 1 --gpus-per-node=1 --ntasks-per-gpu=2 -t 5");
+    prints(&world.submit(&[&ranks]), &[("script unset 2", 1), ("rank unset 2", 2)]);
+    let neither = says("none-of-gpu.sh", "#SBATCH -N 1 -G 1 -t 5");
+    prints(&world.submit(&[&neither]), &[("script unset unset", 1), ("rank unset unset", 1)]);
+    // Of jobs without a script.
+    let ours = lines(world, &["--slurm-env", "-N", "2", "-G", "2", "--tasks-per-gpu=1"], OF_GPUS);
+    assert_eq!(ours, ["unset 1", "unset 1"]);
+    let srun = world.lattice.clone().with_program(&dir.join("srun"));
+    let done = srun.run(&["-N", "1", "-G", "1", "--ntasks-per-gpu=2", "/bin/sh", "-c", OF_GPUS], JOB).unwrap();
+    assert_eq!((done.code(), done.out().as_str()), (0, "unset 2\nunset 2\n"), "{}", done.err());
+}
+
+fn of_each_gpu(world: &World) {
+    let dir = links(world, "gpu-links");
+    let says = format!("{OF_GPUS}; {}/srun echo step", dir.display());
     let salloc = world.lattice.clone().with_program(&dir.join("salloc"));
     let run = |options: &[&str]| {
         let done = salloc.run(&[options, &["-N", "1", "-t", "5", "/bin/sh", "-c", &says]].concat(), JOB).unwrap();

@@ -127,6 +127,8 @@ fn of_amounts(share: &DesiredShare, nodes: u32) -> Vec<(&'static str, String)> {
         ("SLURM_GPUS", positive(gpus.saturating_mul(nodes))),
         ("SLURM_GPUS_PER_NODE", positive(gpus)),
         ("SLURM_GPUS_PER_TASK", positive(spec.binding.gpus_per_task)),
+        ("SLURM_CPUS_PER_GPU", positive(spec.cpus_per_gpu)),
+        ("SLURM_NTASKS_PER_GPU", positive(spec.ntasks_per_gpu)),
         ("SLURM_GPU_BIND", gpu_bind),
     ];
     amounts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
@@ -328,6 +330,18 @@ mod tests {
         let env = of_job(&share, &settings());
         assert_eq!(names.map(|name| value(&env, name).is_some()), [true, false, false]);
         assert_eq!(value(&env, "SLURM_JOB_QOS").as_deref(), Some("high"));
+    }
+
+    #[test]
+    fn what_was_given_for_each_gpu_is_said_and_nothing_else() {
+        let mut share = share();
+        share.spec.share = Some(Resources { cores: 16, memory_bytes: 0, gpus: 2 });
+        let names = ["SLURM_CPUS_PER_GPU", "SLURM_NTASKS_PER_GPU"];
+        for (cpus_per_gpu, ntasks_per_gpu, want) in [(0, 0, [None, None]), (8, 0, [Some("8"), None]), (0, 2, [None, Some("2")])] {
+            (share.spec.cpus_per_gpu, share.spec.ntasks_per_gpu) = (cpus_per_gpu, ntasks_per_gpu);
+            let env = of_job(&share, &settings());
+            assert_eq!(names.map(|name| value(&env, name)), want.map(|text| text.map(str::to_owned)));
+        }
     }
 
     #[test]

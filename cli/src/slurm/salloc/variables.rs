@@ -35,7 +35,7 @@ pub fn of_job(allocation: &v1::Allocation, number: u64, flags: &SubmitFlags, giv
     variables.extend(dir.map(|dir| ("SLURM_SUBMIT_DIR", dir)));
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     variables.extend(host.map(|host| ("SLURM_SUBMIT_HOST", host.trim_end().to_owned())));
-    if flags.ranks.is_some() || flags.tasks_per_node.is_some() {
+    if flags.ranks.is_some() || flags.tasks_per_node.is_some() || flags.amounts.tasks_per_gpu.is_some() {
         let everywhere = u64::from(per_node).saturating_mul(u64::try_from(nodes).unwrap_or(u64::MAX));
         let ranks = if allocation.ranks > 0 { u64::from(allocation.ranks) } else { everywhere };
         variables.push(("SLURM_NTASKS", ranks.to_string()));
@@ -99,11 +99,11 @@ mod tests {
     fn a_command_finds_what_was_given_for_each_gpu() {
         let typed = ["-G", "4", "--ntasks-per-gpu=1", "--cpus-per-gpu=8", "--ntasks-per-gpu=2"].map(str::to_owned);
         let given = slurm::read_arguments(slurm::Command::Salloc, "", &typed).unwrap().given;
-        let mut flags = SubmitFlags { ranks: Some(8), ..Default::default() };
-        flags.amounts.cpus_per_gpu = Some(8);
-        let allocation = v1::Allocation { nodes: vec!["n1".into()], ..Default::default() };
+        let mut flags = SubmitFlags::default();
+        (flags.amounts.cpus_per_gpu, flags.amounts.tasks_per_gpu) = (Some(8), Some(2));
+        let allocation = v1::Allocation { nodes: vec!["n1".into()], tasks_per_node: 8, ..Default::default() };
         let variables = of_job(&allocation, 12, &flags, &given, &Compat::default());
         let value = |name: &str| variables.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
-        assert_eq!(["SLURM_CPUS_PER_GPU", "SLURM_NTASKS_PER_GPU"].map(value), [Some("8"), Some("2")]);
+        assert_eq!(["SLURM_CPUS_PER_GPU", "SLURM_NTASKS_PER_GPU", "SLURM_NTASKS"].map(value), [Some("8"), Some("2"), Some("8")]);
     }
 }

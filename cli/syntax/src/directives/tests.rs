@@ -131,7 +131,8 @@ fn sbatch_takes_its_command_line_over_variables_over_lines() {
     assert_eq!((read.flags.vcluster.as_deref(), read.flags.name.as_deref()), (Some("ours"), Some("of-args")));
     let mixed = "#!/bin/sh\n#LATTICE name=ours\n#SBATCH --gpus-per-node=4\n";
     let (read, _) = submitted("--ntasks-per-gpu=2", &[], mixed, &Compat::default());
-    assert_eq!((read.flags.gpus, read.flags.tasks_per_node), (Some(4), Some(8)), "options of both places make the shape");
+    let shape = (read.flags.gpus, read.flags.amounts.tasks_per_gpu, read.flags.cores);
+    assert_eq!(shape, (Some(4), Some(2), Some(8)), "options of both places make the shape");
 }
 
 #[test]

@@ -49,7 +49,7 @@ pub(super) fn complete(command: Command, all: &[Given], job: &mut Job) -> Result
         }
     }
     let mut added = Vec::new();
-    ranks_of_gpus(all, job, &mut added)?;
+    let for_each_gpu = ranks_of_gpus(command, all, job, &mut added)?;
     if find(all, "ntasks-per-core").is_some() && find(all, "cpus-per-task").is_none() {
         added.push("--cpus-per-task=1".to_owned());
     }
@@ -100,6 +100,7 @@ pub(super) fn complete(command: Command, all: &[Given], job: &mut Job) -> Result
         }
     }
     if command == Command::Srun {
+        added.extend(for_each_gpu);
         job.of_job = added;
     } else {
         job.pieces.push(of_several("the options together", added));
@@ -131,8 +132,10 @@ fn numbers(all: &[Given], job: &Job) -> Numbers {
         total.zip(number(job.value_of(by))).filter(|(total, each)| total.is_multiple_of(*each)).map(|(total, each)| total / each)
     };
     let nodes = number(least).or(named).or_else(|| divided("--gpus"));
-    let per_node = number(job.value_of("--tasks-per-node"));
-    let of_gpus = || divided("--gpus-per-task").filter(|_| per_node.is_none() || nodes.is_none());
+    let of_each = |gpus: Option<u32>| number(job.value_of("--tasks-per-gpu")).zip(gpus).map(|(ranks, gpus)| ranks.saturating_mul(gpus));
+    let per_node = number(job.value_of("--tasks-per-node")).or_else(|| of_each(number(job.value_of("--gpus"))));
+    let of_ranks = || divided("--gpus-per-task").filter(|_| per_node.is_none() || nodes.is_none());
+    let of_gpus = || of_each(total.filter(|_| per_node.is_none())).or_else(of_ranks);
     Numbers { ranks: number(job.value_of("--ntasks")).or_else(of_gpus), nodes, per_node, cpus: number(job.value_of("--cpus-per-task")) }
 }
 
@@ -148,9 +151,10 @@ fn is_spread(job: &Job, numbers: &Numbers) -> bool {
     has_several && is_number_alone && !amounts_depend && !job.own.overcommit
 }
 
-/// `--ntasks-per-gpu`: the number of ranks follows from that of GPUs.
-fn ranks_of_gpus(all: &[Given], job: &Job, added: &mut Vec<String>) -> Result<(), UsageError> {
-    let Some(given) = find(all, "ntasks-per-gpu") else { return Ok(()) };
+/// `--ntasks-per-gpu`: the number of ranks follows from that of GPUs. Returns what a job of `srun` has beside it: a step, to
+/// which the same options are given, has no amounts.
+fn ranks_of_gpus(command: Command, all: &[Given], job: &Job, added: &mut Vec<String>) -> Result<Option<String>, UsageError> {
+    let Some(given) = find(all, "ntasks-per-gpu") else { return Ok(None) };
     let remedy = "write it with --gpus-per-node or --gpus, or use -n and --gpus-per-task";
     let not_alone = || refusal(given, &ValueError::not_honoured(given.value.as_deref().unwrap_or_default(), remedy));
     let ranks = number(given.value.as_deref()).ok_or_else(not_alone)?;
@@ -159,8 +163,18 @@ fn ranks_of_gpus(all: &[Given], job: &Job, added: &mut Vec<String>) -> Result<()
         (None, Some(gpus)) => format!("--ntasks={}", ranks.saturating_mul(gpus)),
         (None, None) => return Err(not_alone()),
     };
-    added.push(word);
-    Ok(())
+    let ours = format!("--tasks-per-gpu={ranks}");
+    // A whole node may have more GPUs than were asked for.
+    if job.has_plain("--exclusive") || job.own.exclusive {
+        added.push(word);
+        return Ok(None);
+    }
+    if command == Command::Srun {
+        added.push(word);
+        return Ok(Some(ours));
+    }
+    added.push(ours);
+    Ok(None)
 }
 
 /// `--ntasks-per-socket` with a number of ranks alone: the number of nodes follows from that of the sockets of each.

@@ -142,7 +142,9 @@ fn shares_have_the_cores_of_their_ranks() {
     assert_eq!(ours("-N 2 --ntasks-per-node=4 --gpus-per-task=1"), "--nodes=2 --tasks-per-node=4 --gpus-per-task=1 --gpus=4 --cores=4");
     assert_eq!(ours("-G 8 --gpus-per-task=1 -c 4"), "--gpus-total=8 --gpus-per-task=1 --cpus-per-task=4 --cores=32");
     assert_eq!(ours("-G 8 --gpus-per-node=4 -n 16"), "--gpus-total=8 --gpus=4 --ntasks=16 --cores=8");
-    assert_eq!(ours("--gpus-per-node=4 --ntasks-per-gpu=2"), "--gpus=4 --tasks-per-node=8 --cores=8");
+    assert_eq!(ours("--gpus-per-node=4 --ntasks-per-gpu=2"), "--gpus=4 --tasks-per-gpu=2 --cores=8");
+    assert_eq!(ours("-G 4 -N 2 --ntasks-per-gpu=2 -c 2"), "--gpus-total=4 --nodes=2 --cpus-per-task=2 --tasks-per-gpu=2 --cores=8");
+    assert_eq!(ours("-G 4 --cpus-per-gpu=8 --ntasks-per-gpu=2"), "--gpus-total=4 --cpus-per-gpu=8 --tasks-per-gpu=2");
     assert_eq!(ours("-G 8 --gpus-per-node=4 -n 8"), "--gpus-total=8 --gpus=4 --ntasks=8 --cores=4", "on two nodes");
     assert_eq!(
         ours("-G 8 -N 2 --gpus-per-task=1 -c 4"),
@@ -198,6 +200,8 @@ fn shares_have_the_cores_of_their_ranks() {
     assert!(translated(Command::Sbatch, "-B 2:8").is_err() && translated(Command::Sbatch, "-B 1:*:2").is_err());
     let step = translated(Command::Srun, "-n 4 --gpus-per-task=1").unwrap();
     assert_eq!((step.words, step.of_job), (words("--ntasks=4 --gpus-per-task=1"), words("--shared --spread")));
+    let step = translated(Command::Srun, "--gpus-per-node=4 --ntasks-per-gpu=2").unwrap();
+    assert_eq!((step.words, step.of_job), (words("--gpus=4 --tasks-per-node=8"), words("--cores=8 --tasks-per-gpu=2")));
 }
 
 #[test]
@@ -209,6 +213,8 @@ fn whole_nodes_have_at_least_the_amounts() {
         ours("--exclusive -N 1 -n 8 -c 2 --mem-per-cpu=2G"),
         "--exclusive --nodes=1 --ntasks=8 --cpus-per-task=2 --constraint=memory_gb>=32"
     );
+    let each_gpu = "--exclusive --gpus-per-node=4 --ntasks-per-gpu=2";
+    assert_eq!(ours(each_gpu), "--exclusive --tasks-per-node=8 --constraint=gpu_count=4", "a whole node may have more GPUs");
     assert_eq!((ours("--exclusive --mem=0").as_str(), ours("--mem=0").as_str()), ("--exclusive", "--mem=0"));
     let step = translated(Command::Srun, "--exclusive -n 2 --mem=64G").unwrap();
     assert_eq!((step.words, step.of_job), (words("--ntasks=2 --mem=64G"), words("--constraint=memory_gb>=64 --spread")));

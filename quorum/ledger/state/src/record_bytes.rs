@@ -32,7 +32,7 @@ use std::path::Path;
 
 /// An allocation with its spec, the `Arc`s around both, and its entries in the indexes of
 /// allocations.
-const ALLOCATION_BYTES: usize = 1904;
+const ALLOCATION_BYTES: usize = 1912;
 /// A share with the name of its node. Not counted one by one: there may be 10,000 of them, and a
 /// change of one must not cost the number of all.
 const SHARE_BYTES: usize = 144;
@@ -480,6 +480,8 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
         spread: _,
         share: _,
         memory_unit: _,
+        cpus_per_gpu: _,
+        ntasks_per_gpu: _,
         topology_wait: _,
         exclusive_user: _,
         constraints,
