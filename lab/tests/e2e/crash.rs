@@ -261,7 +261,7 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        if let Some(Err(e)) = self.guard.take().map(|g| g.down(Duration::ZERO)) {
+        if let Some(Err(e)) = self.guard.take().map(|g| g.kill(Duration::ZERO)) {
             eprintln!("a cluster of the crash test: {e:#}");
         }
     }
