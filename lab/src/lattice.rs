@@ -1,7 +1,7 @@
 //! Runs the CLI like a user or a script.
 
 use crate::cluster::Cluster;
-use crate::process::{Finished, run, until};
+use crate::process::{Finished, run, until_asked};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -115,7 +115,7 @@ impl Lattice {
     pub fn ended_within(&self, id: &str, limit: Duration) -> Result<Value> {
         let mut last = Value::Null;
         let mut trouble = None;
-        let done = until(limit, || {
+        let done = until_asked(limit, || {
             if crate::interrupt::came().is_some() {
                 return true;
             }

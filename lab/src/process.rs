@@ -14,6 +14,11 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+/// The pause between two looks at a condition.
+const POLL_PAUSE: Duration = Duration::from_millis(10);
+/// The longest pause between two commands that ask for a condition.
+const ASKING_PAUSE_MAX: Duration = Duration::from_millis(100);
+
 /// The identity of a process: its pid alone may be reused once it has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
@@ -85,16 +90,27 @@ impl Identity {
 }
 
 /// Calls `done` about every 10 ms until it returns true or the time is over; returns whether it did.
-pub fn until(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
-    let deadline = Instant::now() + limit;
+pub fn until(limit: Duration, done: impl FnMut() -> bool) -> bool {
+    polled(limit, POLL_PAUSE, done)
+}
+
+/// The same for a condition that commands ask for. The pause grows with the time waited, up to 100 ms: commands without
+/// one would take the processors from those who are waited for.
+pub fn until_asked(limit: Duration, done: impl FnMut() -> bool) -> bool {
+    polled(limit, ASKING_PAUSE_MAX, done)
+}
+
+fn polled(limit: Duration, pause_max: Duration, mut done: impl FnMut() -> bool) -> bool {
+    let began = Instant::now();
     loop {
         if done() {
             return true;
         }
-        if Instant::now() >= deadline {
+        let waited = began.elapsed();
+        if waited >= limit {
             return false;
         }
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::sleep((waited / 10).clamp(POLL_PAUSE, pause_max));
     }
 }
 

@@ -8,7 +8,7 @@ use crate::networks::Networks;
 use crate::options::CERTIFICATE_SECONDS;
 use crate::ports::Ports;
 use crate::preload::{self, Shared};
-use crate::process::{spawn_detached, tail, until};
+use crate::process::{spawn_detached, tail, until_asked};
 use crate::small_disks::SmallDisk;
 use crate::{configs, down, gpus, interrupt};
 use anyhow::{Context, Result, anyhow, bail};
@@ -24,8 +24,6 @@ pub use crate::options::{Host, Options};
 const OPERATOR: &str = "root";
 /// The `node_admission` of members that register only admitted nodes.
 pub const LISTED: &str = "listed";
-/// The pause before a command that asks the cluster is started again: until then the daemons have the processors.
-const ASKING_PAUSE: Duration = Duration::from_millis(50);
 
 /// Starts the cluster. If that fails, nothing is left running; configuration and logs stay for reading.
 pub fn up(options: &Options) -> Result<Cluster> {
@@ -263,17 +261,6 @@ fn listed_nodes(cluster: &Cluster) -> Result<Vec<(String, String)>> {
         bail!("there is no {} yet", lattice.socket().display());
     }
     lattice.nodes()
-}
-
-/// Calls `done`, which starts commands, until it returns true or the time is over; returns whether it did.
-fn until_asked(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
-    until(limit, || {
-        let is_done = done();
-        if !is_done {
-            std::thread::sleep(ASKING_PAUSE);
-        }
-        is_done
-    })
 }
 
 /// Admits all nodes as an operator, when all of them wait for admission. The agent that forwards the request is not

@@ -456,7 +456,7 @@ impl World {
 
     /// Waits until a condition is visible.
     pub fn wait(&self, what: &str, mut seen: impl FnMut() -> bool) {
-        let done = process::until(JOB, || {
+        let done = process::until_asked(JOB, || {
             if interrupt::came().is_some() {
                 panic!("interrupted");
             }
