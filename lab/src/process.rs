@@ -274,6 +274,18 @@ mod tests {
     }
 
     #[test]
+    fn commands_ask_less_often_the_longer_they_wait() {
+        let mut calls = 0;
+        let ended = until_asked(Duration::from_millis(500), || {
+            calls += 1;
+            false
+        });
+        assert!(!ended);
+        assert!((2..=30).contains(&calls), "{calls} times in half a second");
+        assert!(until_asked(Duration::ZERO, || true), "a condition that holds is seen without any time");
+    }
+
+    #[test]
     fn a_command_that_takes_too_long_is_killed_and_marked_as_timed_out() {
         let killed_after = |ms| {
             let finished = run(Command::new("sh").args(["-c", "echo before; exec sleep 600"]), Duration::from_millis(ms)).unwrap();

@@ -254,11 +254,11 @@ pub fn wait_ready(cluster: &Cluster, limit: Duration) -> Result<()> {
     }
 }
 
-/// Every node's id and state. No command is started before the agent that it would ask has made its socket.
+/// Every node's id and state. No command is started before the agent that it would ask can be reached.
 fn listed_nodes(cluster: &Cluster) -> Result<Vec<(String, String)>> {
     let lattice = Lattice::to_any(cluster)?;
-    if !lattice.socket().exists() {
-        bail!("there is no {} yet", lattice.socket().display());
+    if !lattice.is_reachable() {
+        bail!("no agent accepts connections at {}", lattice.socket().display());
     }
     lattice.nodes()
 }

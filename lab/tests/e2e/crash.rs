@@ -306,7 +306,7 @@ fn every_point_of_a_terminal() {
         lane.start(Some(&point));
         let mut last = None;
         // The agent does not die at once: it first recovers its work, and its peers must see it again.
-        let died = process::until(FAILPOINT_TIMEOUT, || {
+        let died = process::until_asked(FAILPOINT_TIMEOUT, || {
             let outcome = attach();
             let dead = lane.alive() == 0;
             last = Some(outcome);

@@ -12,7 +12,7 @@ use lattice_lab::faults;
 use lattice_lab::http_load::{Demand, Load};
 use lattice_lab::lattice::text;
 use lattice_lab::networks::Networks;
-use lattice_lab::process::until;
+use lattice_lab::process::{until, until_asked};
 use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -100,7 +100,7 @@ fn registered(w: &World, name: &str) -> BTreeSet<Registered> {
 /// Waits until so many replicas run and are in the registry, and no other one is about to leave.
 fn wait_replicas(w: &World, id: &str, name: &str, replicas: usize) -> BTreeSet<Registered> {
     let (mut now, mut there) = (Value::Null, BTreeSet::new());
-    let done = until(JOB, || {
+    let done = until_asked(JOB, || {
         now = w.status(id);
         assert!(!ended(&now), "the service has ended: {now}");
         there = registered(w, name);
@@ -116,7 +116,7 @@ fn wait_replicas(w: &World, id: &str, name: &str, replicas: usize) -> BTreeSet<R
 /// Follows how many replicas are wanted until it is this number, which is reached without a step back.
 fn wait_wanted(w: &World, id: &str, wanted: u64) {
     let mut seen = vec![count(&w.status(id), "wanted")];
-    let done = until(JOB, || {
+    let done = until_asked(JOB, || {
         let now = count(&w.status(id), "wanted");
         if seen.last() != Some(&now) {
             seen.push(now);

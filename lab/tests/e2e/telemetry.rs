@@ -5,7 +5,7 @@ use crate::hung::HungMount;
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use lattice_lab::ports::Ports;
-use lattice_lab::process::{self, until};
+use lattice_lab::process::{self, until, until_asked};
 use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -587,7 +587,7 @@ fn compared(w: &World) {
         assert!(one["age_ms"].as_u64().unwrap() < 30_000, "{by_agents:#}");
     }
     let store = Store::start(&data);
-    let came = until(WINDOW, || compare()["allocations"].as_array().unwrap().iter().all(|one| one["source"] == "store"));
+    let came = until_asked(WINDOW, || compare()["allocations"].as_array().unwrap().iter().all(|one| one["source"] == "store"));
     let comparison = compare();
     assert!(came, "{comparison:#}");
     let (a, b) = (&comparison["allocations"][0], &comparison["allocations"][1]);
@@ -601,7 +601,7 @@ fn compared(w: &World) {
     // The requirements' names of metrics are accepted if they have the same units.
     if counts_in_kernel() {
         let sent = || w.lattice.json(&["compare", &busy, &idle, "--metric=network_tx_bytes"]).unwrap();
-        let came = until(WINDOW, || sent()["allocations"].as_array().unwrap().iter().all(|one| one["source"] == "store"));
+        let came = until_asked(WINDOW, || sent()["allocations"].as_array().unwrap().iter().all(|one| one["source"] == "store"));
         let comparison = sent();
         assert!(came && comparison["metric"] == "network_sent_bytes" && comparison["allocations"][0]["mean"] == 0.0, "{comparison:#}");
         let latency = w.run(&["compare", &busy, &idle, "--metric=io_latency_p99", "-o", "json"]);
