@@ -65,6 +65,7 @@ pub fn agent(cluster: &Cluster, node: &Node, options: &Options, cgroup_root: &st
         telemetry(&node.metrics) + &in_dir(&options.telemetry_lines),
         in_dir(&options.log_lines),
         in_dir(&options.agent_lines).replace("{run}", &run.to_string_lossy()),
+        options.node_lines.iter().filter(|(id, _)| *id == node.id).map(|(_, lines)| lines.as_str()).collect(),
         gpus.to_owned(),
     ] {
         text = merged(&text, &snippet)?;

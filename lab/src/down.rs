@@ -31,10 +31,19 @@ impl Report {
 
 /// Stops the cluster and removes its files. `patience`: how long cancelled work may take to end by itself.
 pub fn down(dir: &Path, patience: Duration) -> Result<Report> {
+    removed(dir, |cluster| stop(cluster, patience))
+}
+
+/// The same without an orderly stop of the daemons, which takes seconds: they are killed.
+pub fn kill(dir: &Path, patience: Duration) -> Result<Report> {
+    removed(dir, |cluster| Ok(kill_all(cluster, patience)))
+}
+
+fn removed(dir: &Path, end: impl FnOnce(&Cluster) -> Result<Report>) -> Result<Report> {
     let dir = &std::path::absolute(dir)?;
     let cluster = Cluster::load(dir)?;
     let lock = Cluster::lock(dir)?;
-    let mut report = stop(&cluster, patience)?;
+    let mut report = end(&cluster)?;
     for folder in cluster.folders() {
         // A process that is ending may still write: the second try usually succeeds.
         let gone = until(Duration::from_secs(3), || std::fs::remove_dir_all(folder).is_ok() || !folder.exists());
@@ -49,13 +58,35 @@ pub fn down(dir: &Path, patience: Duration) -> Result<Report> {
 /// Stops the cluster; its files stay.
 pub fn stop(cluster: &Cluster, patience: Duration) -> Result<Report> {
     let mut report = Report::default();
-    let folders = cluster.folders();
     if !patience.is_zero() {
         cancel_all(cluster, patience, &mut report);
     }
     // Agents first: without them no new work starts, and the quorum still accepts their reports.
     terminate(cluster.nodes.iter().map(|n| &n.daemon), Duration::from_secs(5), &mut report);
     terminate(cluster.members.iter().map(|m| &m.daemon), Duration::from_secs(5), &mut report);
+    remove_remains(cluster, &mut report);
+    Ok(report)
+}
+
+fn kill_all(cluster: &Cluster, patience: Duration) -> Report {
+    let mut report = Report::default();
+    // Without a shim nothing runs that has to end.
+    if !patience.is_zero() && ours_under(&cluster.folders()).iter().any(|(_, name)| name == "lattice-shim") {
+        cancel_all(cluster, patience, &mut report);
+    }
+    let daemons: Vec<&Identity> = cluster.daemons().filter_map(|d| d.process.as_ref()).collect();
+    // All at once, and only then a wait for each.
+    for process in &daemons {
+        let _ = process.signal(Signal::SIGKILL);
+    }
+    report.stuck.extend(daemons.iter().filter_map(|process| process.kill().err()).map(|e| format!("{e:#}")));
+    remove_remains(cluster, &mut report);
+    report
+}
+
+/// Removes what the daemons, which have ended, left on the machine.
+fn remove_remains(cluster: &Cluster, report: &mut Report) {
+    let folders = cluster.folders();
     if let Some(networks) = &cluster.networks
         && let Err(error) = networks.keeper.kill()
     {
@@ -64,7 +95,7 @@ pub fn stop(cluster: &Cluster, patience: Duration) -> Result<Report> {
     let (swept, stuck) = sweep::scopes(&cluster.cgroup_root);
     report.swept.extend(swept);
     report.stuck.extend(stuck);
-    sweep_strays(&folders, &mut report);
+    sweep_strays(&folders, report);
     for disk in &cluster.small_disks {
         if let Err(error) = disk.unmount() {
             report.stuck.push(format!("{error:#}"));
@@ -73,7 +104,6 @@ pub fn stop(cluster: &Cluster, patience: Duration) -> Result<Report> {
     let (swept, stuck) = sweep::mounts_and_loops(&folders);
     report.swept.extend(swept);
     report.stuck.extend(stuck);
-    Ok(report)
 }
 
 /// Cancels living allocations, if an agent answers, and waits for the end of the shims.
@@ -189,12 +219,18 @@ impl Guard {
         self.armed = false;
         down(&self.dir, patience).context("removing the cluster")
     }
+
+    /// The same without an orderly stop of the daemons.
+    pub fn kill(mut self, patience: Duration) -> Result<Report> {
+        self.armed = false;
+        kill(&self.dir, patience).context("removing the cluster")
+    }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
         if self.armed && self.dir.join("cluster.json").exists() {
-            match down(&self.dir, Duration::ZERO) {
+            match kill(&self.dir, Duration::ZERO) {
                 Ok(report) if report.stuck.is_empty() => {}
                 Ok(report) => eprintln!("lab: these could not be removed: {}", report.stuck.join("; ")),
                 Err(e) => eprintln!("lab: {} could not be removed: {e:#}", self.dir.display()),

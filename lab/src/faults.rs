@@ -103,10 +103,24 @@ pub fn start_node(dir: &Path, node: &str) -> Result<i32> {
         cluster.node(node)?;
         up::start(&mut cluster, node, &[], &[])?;
     }
+    await_answer(&Cluster::load(dir)?, node)
+}
+
+/// Starts nodes' agents side by side and waits until each answers on its socket, with or without a quorum.
+pub fn start_nodes<S: AsRef<str>>(dir: &Path, nodes: &[S]) -> Result<()> {
+    for node in nodes {
+        begin_node(dir, node.as_ref(), &[], &[])?;
+    }
     let cluster = Cluster::load(dir)?;
-    let lattice = Lattice::to(&cluster, node)?;
+    nodes.iter().try_for_each(|node| await_answer(&cluster, node.as_ref()).map(drop))
+}
+
+/// Waits until a node's agent, which was started, answers on its socket; returns its pid.
+fn await_answer(cluster: &Cluster, node: &str) -> Result<i32> {
+    let lattice = Lattice::to(cluster, node)?;
     let daemon = &cluster.node(node)?.daemon;
-    let answers = until(START_LIMIT, || !daemon.alive() || lattice.ok(&["node", "status"]).is_ok());
+    let is_there = || lattice.is_reachable() && lattice.ok(&["node", "status"]).is_ok();
+    let answers = until(START_LIMIT, || !daemon.alive() || is_there());
     if !answers || !daemon.alive() {
         bail!("{node} was started but does not answer; the end of {}:\n{}", daemon.log.display(), crate::process::tail(&daemon.log, 25));
     }
@@ -310,8 +324,7 @@ pub fn heal(dir: &Path, limit: Duration) -> Result<()> {
     for member in cluster.members.iter().filter(|m| !m.daemon.alive()) {
         start_member(dir, member.id)?;
     }
-    for node in cluster.nodes.iter().filter(|n| !n.daemon.alive()) {
-        start_node(dir, &node.id)?;
-    }
+    let dead: Vec<&str> = cluster.nodes.iter().filter(|n| !n.daemon.alive()).map(|n| n.id.as_str()).collect();
+    start_nodes(dir, &dead)?;
     up::wait_ready(&Cluster::load(dir)?, limit)
 }

@@ -4,6 +4,7 @@ use crate::cluster::Cluster;
 use crate::process::{Finished, run, until};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -39,6 +40,11 @@ impl Lattice {
     /// The agent's socket.
     pub fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// Whether the agent accepts connections: known without a command.
+    pub fn is_reachable(&self) -> bool {
+        UnixStream::connect(&self.socket).is_ok()
     }
 
     /// A command that the caller completes.

@@ -66,6 +66,8 @@ pub struct Options {
     /// Further settings of every agent, as YAML; they win over all others. `{dir}` is the cluster's folder, `{run}` the
     /// node's run folder.
     pub agent_lines: String,
+    /// Further settings of single nodes' agents, by their names, as YAML; they win over those of every agent.
+    pub node_lines: Vec<(String, String)>,
     /// Further lines of every daemon's `telemetry`, each after two spaces; `{dir}` as above.
     pub telemetry_lines: String,
     /// Directories that are made in every node's run directory before its agent is started.
@@ -113,6 +115,7 @@ impl Options {
             network_api: false,
             log_lines: String::new(),
             agent_lines: String::new(),
+            node_lines: Vec::new(),
             telemetry_lines: String::new(),
             member_lines: String::new(),
             hosts: Vec::new(),

@@ -265,6 +265,18 @@ mod tests {
     }
 
     #[test]
+    fn a_check_that_takes_long_is_repeated_less_often() {
+        let mut calls = 0;
+        let held = until(Duration::from_millis(500), || {
+            calls += 1;
+            std::thread::sleep(Duration::from_millis(50));
+            false
+        });
+        assert!(!held && (2..=4).contains(&calls), "{calls} times in half a second");
+        assert!(until(Duration::ZERO, || true), "a condition that holds is seen without any time");
+    }
+
+    #[test]
     fn a_command_that_takes_too_long_is_killed_and_marked_as_timed_out() {
         let killed_after = |ms| {
             let finished = run(Command::new("sh").args(["-c", "echo before; exec sleep 600"]), Duration::from_millis(ms)).unwrap();

@@ -8,13 +8,14 @@ use crate::networks::Networks;
 use crate::options::CERTIFICATE_SECONDS;
 use crate::ports::Ports;
 use crate::preload::{self, Shared};
-use crate::process::{run, spawn_detached, tail, until};
+use crate::process::{spawn_detached, tail, until};
 use crate::small_disks::SmallDisk;
 use crate::{configs, down, gpus, interrupt};
 use anyhow::{Context, Result, anyhow, bail};
+use lattice_pki::ca;
+use lattice_pki::identity::Role;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 pub use crate::options::{Host, Options};
@@ -109,7 +110,7 @@ fn lay_out(options: &Options, binaries: &Binaries) -> Result<Cluster> {
     }
     cluster.save()?;
     small_disks(&mut cluster, options)?;
-    certificates(&cluster, binaries, options)?;
+    certificates(&cluster, options)?;
     gossip_key(&cluster.dir.join("gossip.key"))?;
     configure_members(&cluster, options)?;
     for n in &cluster.nodes {
@@ -156,7 +157,7 @@ pub fn lay_out_member(cluster: &mut Cluster) -> Result<u64> {
     let of = std::fs::read_to_string(cluster.dir.join(&of.daemon.name).join("quorum.yaml")).context("the first member's configuration")?;
     let id = (1..).find(|id| !cluster.dir.join(format!("member-{id}")).exists()).unwrap_or_default();
     let member = member(cluster, id, &binaries, &mut Ports::new(clock_ms()), &Host::default())?;
-    issue(cluster, &binaries, &member.daemon.name, "quorum", CERTIFICATE_SECONDS)?;
+    issue(cluster, &member.daemon.name, Role::Quorum, CERTIFICATE_SECONDS)?;
     write(&cluster.dir.join(&member.daemon.name).join("quorum.yaml"), &configs::joining(cluster, &member, &of))?;
     cluster.members.push(member);
     cluster.save()?;
@@ -221,15 +222,14 @@ pub fn wait_ready(cluster: &Cluster, limit: Duration) -> Result<()> {
     if cluster.nodes.is_empty() {
         return Ok(());
     }
-    let mut last: Result<Vec<(String, String)>> = Err(anyhow!("nothing answered yet"));
+    let mut last = Err(anyhow!("nothing answered yet"));
     let mut dead = None;
     let ready = until(limit, || {
         dead = cluster.daemons().find(|d| !d.alive()).map(|d| d.name.clone());
         if dead.is_some() || interrupt::came().is_some() {
             return true;
         }
-        let first = Lattice::to_any(cluster);
-        last = first.and_then(|l| l.nodes());
+        last = listed_nodes(cluster);
         last.as_ref().is_ok_and(|nodes| cluster.nodes.iter().all(|n| nodes.iter().any(|(id, state)| *id == n.id && state == "Ready")))
     });
     interrupt::check()?;
@@ -252,6 +252,15 @@ pub fn wait_ready(cluster: &Cluster, limit: Duration) -> Result<()> {
         }
         Err(e) => Err(e.context(format!("the cluster did not answer within {} s", limit.as_secs()))),
     }
+}
+
+/// Every node's id and state. No command is started before the agent that it would ask can be reached.
+fn listed_nodes(cluster: &Cluster) -> Result<Vec<(String, String)>> {
+    let lattice = Lattice::to_any(cluster)?;
+    if !lattice.is_reachable() {
+        bail!("no agent accepts connections at {}", lattice.socket().display());
+    }
+    lattice.nodes()
 }
 
 /// Admits all nodes as an operator, when all of them wait for admission. The agent that forwards the request is not
@@ -279,9 +288,9 @@ fn wait_level(cluster: &Cluster, limit: Duration) -> Result<()> {
     if cluster.nodes.is_empty() {
         return Ok(());
     }
-    let mut last = Ok(false);
+    let (mut last, mut supported) = (Ok(false), None);
     let risen = until(limit, || {
-        last = Lattice::to_any(cluster).and_then(|lattice| has_risen(&lattice, cluster.members.len()));
+        last = Lattice::to_any(cluster).and_then(|lattice| has_risen(&lattice, cluster.members.len(), &mut supported));
         interrupt::came().is_some() || matches!(last, Ok(true))
     });
     interrupt::check()?;
@@ -292,12 +301,14 @@ fn wait_level(cluster: &Cluster, limit: Duration) -> Result<()> {
     }
 }
 
-fn has_risen(lattice: &Lattice, members: usize) -> Result<bool> {
-    let level = lattice.json(&["quorum", "status"])?["level"].as_u64();
-    let rows = lattice.json(&["quorum", "members"])?;
-    let each: Option<Vec<u64>> = rows.as_array().and_then(|rows| rows.iter().map(|member| member["level"].as_u64()).collect());
-    let each = each.filter(|each| each.len() == members);
-    Ok(level.is_some() && level == each.and_then(|each| each.into_iter().min()))
+/// `supported`: the highest level that all members support, which is asked for until each has reported.
+fn has_risen(lattice: &Lattice, members: usize, supported: &mut Option<u64>) -> Result<bool> {
+    if supported.is_none() {
+        let rows = lattice.json(&["quorum", "members"])?;
+        let each: Option<Vec<u64>> = rows.as_array().and_then(|rows| rows.iter().map(|member| member["level"].as_u64()).collect());
+        *supported = each.filter(|each| each.len() == members).and_then(|each| each.into_iter().min());
+    }
+    Ok(supported.is_some() && lattice.json(&["quorum", "status"])?["level"].as_u64() == *supported)
 }
 
 /// The ends of the logs that explain a failed start best: of ended daemons, else of the first agent and member.
@@ -310,18 +321,19 @@ fn explain(dir: &Path) -> String {
     shown.into_iter().take(3).map(|d| format!("\n--- the end of {} ---\n{}", d.log.display(), tail(&d.log, 25))).collect()
 }
 
-fn certificates(cluster: &Cluster, binaries: &Binaries, options: &Options) -> Result<()> {
-    authority(binaries, &["init", "--dir", &cluster.dir.join("ca").to_string_lossy()])?;
-    let members = cluster.members.iter().map(|m| (&m.daemon.name, "quorum"));
-    let nodes = cluster.nodes.iter().map(|n| (&n.id, "api"));
-    members.chain(nodes).try_for_each(|(name, role)| issue(cluster, binaries, name, role, options.certificate_seconds))?;
-    operator(cluster, binaries)
+/// Made in this process: the program `lattice quorum ca` would be started once for each.
+fn certificates(cluster: &Cluster, options: &Options) -> Result<()> {
+    ca::init(&cluster.dir.join("ca"))?;
+    let members = cluster.members.iter().map(|m| (&m.daemon.name, Role::Quorum));
+    let nodes = cluster.nodes.iter().map(|n| (&n.id, Role::Api));
+    members.chain(nodes).try_for_each(|(name, role)| issue(cluster, name, role, options.certificate_seconds))?;
+    operator(cluster)
 }
 
 /// Writes the operator's credential of the cluster's creator beside each agent's socket.
-fn operator(cluster: &Cluster, binaries: &Binaries) -> Result<()> {
-    let (ca, file) = (cluster.dir.join("ca"), cluster.dir.join("operator.pem"));
-    authority(binaries, &["operator", "--dir", &ca.to_string_lossy(), "--name", OPERATOR, "--out", &file.to_string_lossy()])?;
+fn operator(cluster: &Cluster) -> Result<()> {
+    let file = cluster.dir.join("operator.pem");
+    ca::issue_operator(&cluster.dir.join("ca"), OPERATOR, &file, ca::OPERATOR_LIFETIME)?;
     for node in &cluster.nodes {
         let beside = node.socket.with_file_name("operator.pem");
         std::fs::copy(&file, &beside).with_context(|| beside.display().to_string())?;
@@ -329,22 +341,9 @@ fn operator(cluster: &Cluster, binaries: &Binaries) -> Result<()> {
     Ok(())
 }
 
-fn issue(cluster: &Cluster, binaries: &Binaries, name: &str, role: &str, seconds: u64) -> Result<()> {
+fn issue(cluster: &Cluster, name: &str, role: Role, seconds: u64) -> Result<()> {
     let (ca, out) = (cluster.dir.join("ca"), cluster.dir.join(name));
-    let (ca, out) = (ca.to_string_lossy(), out.to_string_lossy());
-    let seconds = seconds.to_string();
-    authority(
-        binaries,
-        &["issue", "--dir", &ca, "--name", name, "--role", role, "--out", &out, "--host", "127.0.0.1", "--lifetime", &seconds],
-    )
-}
-
-/// Runs `lattice quorum ca`.
-fn authority(binaries: &Binaries, args: &[&str]) -> Result<()> {
-    let done = run(Command::new(binaries.lattice()).args(["quorum", "ca"]).args(args), Duration::from_secs(20))?;
-    if done.code() != 0 {
-        bail!("`lattice quorum ca {}` ended with {}: {}", args.join(" "), done.code(), done.err().trim());
-    }
+    ca::issue(&ca, name, role, &["127.0.0.1".to_owned()], &out, Duration::from_secs(seconds))?;
     Ok(())
 }
 

@@ -15,8 +15,10 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// Clusters that run in parallel.
-const PARALLEL_CLUSTERS: usize = 3;
+/// The largest number of clusters that run in parallel.
+const PARALLEL_CLUSTERS_MAX: usize = 3;
+/// The smallest number of jobs for which a further cluster is started.
+const CLUSTER_ROUNDS_MIN: usize = 4;
 /// How long an agent may take to reach its failpoint.
 const FAILPOINT_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -55,9 +57,11 @@ struct Round {
 
 fn every_point(kind: &'static Kind) {
     close();
-    let rounds = Mutex::new(rounds(kind));
+    let rounds = rounds(kind);
+    let clusters = (rounds.len() / CLUSTER_ROUNDS_MIN).clamp(1, PARALLEL_CLUSTERS_MAX);
+    let rounds = Mutex::new(rounds);
     std::thread::scope(|scope| {
-        let lanes: Vec<_> = (0..PARALLEL_CLUSTERS)
+        let lanes: Vec<_> = (0..clusters)
             .map(|_| {
                 scope.spawn(|| {
                     let lane = Lane::new(kind);
@@ -117,17 +121,14 @@ impl Lane {
         binaries();
         let dir = fresh_dir(&format!("crash-{}", kind.name));
         let guard = Guard::new(&dir);
+        let victims: Vec<String> = (1..=kind.nodes).map(|number| format!("n{number}")).collect();
+        let caller = format!("n{}", kind.nodes + 1);
+        let mut node_lines: Vec<_> = victims.iter().map(|victim| (victim.clone(), "roles: [api]".to_owned())).collect();
+        node_lines.push((caller.clone(), "schedulable: false".to_owned()));
         let log_lines = log_lines.to_owned();
-        let options = Options { build: false, grace_seconds: 2, log_lines, ..Options::new(kind.nodes + 1, 1, &dir) };
+        let options = Options { build: false, grace_seconds: 2, log_lines, node_lines, ..Options::new(kind.nodes + 1, 1, &dir) };
         let cluster = up(&options).unwrap_or_else(|e| panic!("{e:#}"));
-        let caller = &cluster.nodes.last().unwrap().id;
-        for node in &cluster.nodes {
-            configure(&dir, &node.id, if &node.id == caller { "schedulable: false" } else { "roles: [api]" });
-            faults::restart_node(&dir, &node.id).unwrap_or_else(|e| panic!("{e:#}"));
-        }
-        lattice_lab::up::wait_ready(&Cluster::load(&dir).unwrap(), JOB).unwrap_or_else(|e| panic!("{e:#}"));
-        let lattice = Lattice::to(&cluster, caller).unwrap();
-        let victims = cluster.nodes.iter().map(|n| n.id.clone()).filter(|n| n != caller).collect();
+        let lattice = Lattice::to(&cluster, &caller).unwrap();
         Self { kind, guard: Some(guard), dir, lattice, victims }
     }
 
@@ -261,7 +262,7 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        if let Some(Err(e)) = self.guard.take().map(|g| g.down(Duration::ZERO)) {
+        if let Some(Err(e)) = self.guard.take().map(|g| g.kill(Duration::ZERO)) {
             eprintln!("a cluster of the crash test: {e:#}");
         }
     }

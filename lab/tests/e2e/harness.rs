@@ -362,14 +362,14 @@ impl World {
     /// Repairs what the last test broke or left.
     fn make_ready(&self) -> anyhow::Result<()> {
         faults::heal(&self.dir, Duration::from_secs(20))?;
-        for allocation in self.lattice.allocations()? {
-            if !ended(&allocation) {
-                let _ = self.lattice.run(&["cancel", &text(&allocation, "id")], JOB);
-            }
+        let left: Vec<String> = self.lattice.allocations()?.iter().filter(|a| !ended(a)).map(|a| text(a, "id")).collect();
+        for id in &left {
+            let _ = self.lattice.run(&["cancel", id], JOB);
         }
         let cluster = self.cluster();
         anyhow::ensure!(process::until(Duration::from_secs(10), || down::leftovers(&cluster).is_empty()), "work is left of the last test");
-        lab_up::wait_ready(&cluster, Duration::from_secs(10))
+        // The repair has waited until all nodes were Ready.
+        if left.is_empty() { Ok(()) } else { lab_up::wait_ready(&cluster, Duration::from_secs(10)) }
     }
 
     /// Runs the CLI as root with n1's agent: it must succeed; returns its stdout.
@@ -535,7 +535,7 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         if let Some(guard) = self.guard.take() {
-            match guard.down(Duration::from_secs(3)) {
+            match guard.kill(Duration::from_secs(3)) {
                 Ok(report) if report.stuck.is_empty() => {}
                 Ok(report) => eprintln!("{}: these could not be removed: {}", self.group, report.stuck.join("; ")),
                 Err(e) => eprintln!("{}: {e:#}", self.group),

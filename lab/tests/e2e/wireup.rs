@@ -144,9 +144,7 @@ fn between(w: &World, options: &[&str], rank: &[String]) -> BTreeMap<u32, Vec<St
         for node in &nodes {
             faults::kill_node(&w.dir, node).unwrap();
         }
-        for node in &nodes {
-            faults::start_node(&w.dir, node).unwrap();
-        }
+        faults::start_nodes(&w.dir, &nodes).unwrap();
         messages.entry(held.rank).or_default().push(held.message);
         gate.let_go(held.rank);
     }
