@@ -10,6 +10,9 @@
 //! ([`QuorumClient::learn`]); the configured addresses are used if none of those answers. If
 //! connections to a member fail, all callers together try it less and less often (`reachability`).
 //!
+//! Reads of single allocations share requests, which a few tasks send while reads wait
+//! (`point_reads`).
+//!
 //! Functions that other crates await return a [`BoxFuture`]: an `async fn` would be compiled again in
 //! each of those crates, together with all of gRPC.
 
