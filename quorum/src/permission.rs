@@ -148,6 +148,8 @@ table! {
         CheckSubmission: No Yes No User;
         /// For a node: an allocation that has or had a share on it.
         GetAllocation: No Yes Own Itself;
+        /// For a node: as `GetAllocation`, each allocation separately.
+        GetAllocations: No Yes Own Itself;
         ListAllocations: No Yes No Itself;
         ListNodes: No Yes Yes Itself;
         GetNodes: No Yes Yes Itself;
@@ -480,6 +482,7 @@ fn requester(request: &mut Request) -> Option<Requester<'_>> {
         }
         Request::ChangeMembers(order) => Some(Requester::Operator(&mut order.by.name, &[CHANGE_MEMBERS])),
         Request::GetAllocation { .. }
+        | Request::GetAllocations { .. }
         | Request::ListAllocations { .. }
         | Request::ListNodes
         | Request::GetNodes { .. }

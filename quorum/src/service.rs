@@ -217,8 +217,11 @@ impl Quorum for Service {
             }
             (Ok(grant), question) => {
                 let answer = answer::answer(&self.core, &caller, grant, question, token).await;
-                if let Err(refusal @ Refusal::Role { .. }) = &answer {
-                    self.core.identity.credentials.refused().count(Cause::Role, &format_args!("{}: {refusal}", caller.name));
+                let outcomes = if let Ok(Answer::Allocations(outcomes)) = &answer { outcomes.as_slice() } else { &[] };
+                for refusal in answer.as_ref().err().into_iter().chain(outcomes.iter().filter_map(|outcome| outcome.as_ref().err())) {
+                    if matches!(refusal, Refusal::Role { .. }) {
+                        self.core.identity.credentials.refused().count(Cause::Role, &format_args!("{}: {refusal}", caller.name));
+                    }
                 }
                 answer
             }

@@ -1,10 +1,9 @@
 //! The dependencies of a submission: finds the ids of those that its user typed, and their present states.
 
 use super::Api;
-use super::api::QUORUM_TIMEOUT;
 use super::finding::{names_a_task, task_named};
 use super::privacy::Viewer;
-use super::refusal::{status, unexpected};
+use super::refusal::status;
 use futures::{StreamExt, TryStreamExt, stream};
 use lattice_api::spec::is_singleton;
 use lattice_api::v1;
@@ -13,7 +12,7 @@ use lattice_membership::cluster::Cluster;
 use lattice_model::AllocationId;
 use lattice_model::dependency::DEPENDENCIES_MAX;
 use lattice_quorum_client::CallError;
-use lattice_quorum_client::wire::{Answer, Refusal, Request as Ask};
+use lattice_quorum_client::wire::Refusal;
 use tonic::Status;
 
 /// Requests to the quorum at once.
@@ -37,16 +36,13 @@ pub(super) async fn look_up(api: &Api, viewer: &Viewer, named: &mut [v1::Depende
 
 pub(super) async fn whole_id(api: &Api, viewer: &Viewer, key: String) -> Result<AllocationId, Status> {
     let unknown = |on: String| status(&CallError::Refused(Refusal::Dependency { on, why: DependencyRefusal::Unknown }));
-    match api.quorum.call(&Ask::GetAllocation { key: key.clone() }, QUORUM_TIMEOUT).await {
-        Ok(Answer::Allocation(allocation)) if viewer.sees_allocation(&allocation) => match task_named(&allocation, &key) {
+    match api.quorum.find_allocation(key.clone()).await {
+        Ok(allocation) if viewer.sees_allocation(&allocation) => match task_named(&allocation, &key) {
             None => Ok(allocation.id),
             // A dependency on one task must not become one on all of them.
             Some(index) => Err(names_a_task(&allocation, &key, index)),
         },
-        Ok(Answer::Allocation(_)) | Err(CallError::Refused(Refusal::NoSuchAllocation { .. })) => {
-            Err(unknown(key.chars().take(64).collect()))
-        }
-        Ok(other) => Err(unexpected(&other)),
+        Ok(_) | Err(CallError::Refused(Refusal::NoSuchAllocation { .. })) => Err(unknown(key.chars().take(64).collect())),
         Err(error) => Err(status(&error)),
     }
 }

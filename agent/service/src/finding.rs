@@ -4,7 +4,7 @@
 use super::Api;
 use super::arguments::replica_key;
 use super::caller::Caller;
-use super::refusal::unexpected;
+use super::refusal::{status, unexpected};
 use lattice_ledger::lane_id;
 use lattice_model::{Allocation, AllocationId};
 use lattice_quorum_client::wire::{Answer, Request as Ask};
@@ -80,7 +80,10 @@ impl Api {
         }
     }
 
-    async fn get_allocation(&self, key: String, stale: bool) -> Result<(Allocation, Option<u64>), Status> {
+    pub(super) async fn get_allocation(&self, key: String, stale: bool) -> Result<(Allocation, Option<u64>), Status> {
+        if !stale {
+            return Ok((self.quorum.find_allocation(key).await.map_err(|e| status(&e))?, None));
+        }
         match self.ask(Ask::GetAllocation { key }, stale).await? {
             (Answer::Allocation(allocation), age_ms) => Ok((*allocation, age_ms)),
             (other, _) => Err(unexpected(&other)),

@@ -2,7 +2,7 @@
 
 use super::Api;
 use super::admissions;
-use super::api::{QUORUM_TIMEOUT, Streamed};
+use super::api::Streamed;
 use super::arguments::node_id;
 use super::gossiping::liveness;
 use super::groups::work_name;
@@ -293,15 +293,14 @@ impl Api {
     /// A share whose work has ended. Details that the quorum has forgotten are left out.
     async fn wait_for_release(&self, id: AllocationId, epoch: Epoch, detail: String, viewer: &Viewer) -> Result<v1::NodeWait, Status> {
         let mut wait = v1::NodeWait { allocation: id.to_string(), ended: true, detail, ..Default::default() };
-        match self.quorum.call(&Ask::GetAllocation { key: id.to_string() }, QUORUM_TIMEOUT).await {
-            Ok(Answer::Allocation(known)) => {
+        match self.quorum.find_allocation(id.to_string()).await {
+            Ok(known) => {
                 wait.owner = known.owner.name.clone();
                 wait.name = work_name(&known.spec.name, known.lane, known.replica.as_deref().copied());
                 // If it was requeued, the end of its earlier claim is not stored.
                 wait.since_ms = known.ended_at.filter(|_| known.epoch == epoch).map_or(0, |at| at.0);
                 wait = viewer.wait(&known.owner, &known.spec.tenant, wait);
             }
-            Ok(other) => return Err(unexpected(&other)),
             Err(CallError::Refused(Refusal::NoSuchAllocation { .. })) => {}
             Err(error) => return Err(status(&error)),
         }

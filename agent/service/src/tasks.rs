@@ -28,10 +28,7 @@ const INDICES_CHARS_MAX: usize = 60;
 pub(super) async fn get(api: &Api, request: Request<v1::GetTasksRequest>) -> Result<v1::GetTasksResponse, Status> {
     let caller = api.caller(&request).await?;
     let v1::GetTasksRequest { key, index, limit, stale } = request.into_inner();
-    let group = match api.ask(Ask::GetAllocation { key }, stale).await? {
-        (Answer::Allocation(allocation), _) => *allocation,
-        (other, _) => return Err(unexpected(&other)),
-    };
+    let (group, _) = api.get_allocation(key, stale).await?;
     api.check(&caller, &group).await?;
     let tasks = tasks_of(&group)?;
     let task = index.map(|index| Ok::<_, Status>((index, ordinal(&group, index)?))).transpose()?;
@@ -164,9 +161,8 @@ pub(super) struct EndedTask {
 
 /// How this task ended; `None`: the quorum has forgotten the group.
 pub(super) async fn ended_task(api: &Api, group: AllocationId, index: u32) -> Result<Option<EndedTask>, Status> {
-    let group = match api.quorum.call(&Ask::GetAllocation { key: group.to_string() }, QUORUM_TIMEOUT).await {
-        Ok(Answer::Allocation(allocation)) => *allocation,
-        Ok(other) => return Err(unexpected(&other)),
+    let group = match api.quorum.find_allocation(group.to_string()).await {
+        Ok(group) => group,
         Err(CallError::Refused(Refusal::NoSuchAllocation { .. })) => return Ok(None),
         Err(error) => return Err(status(&error)),
     };

@@ -10,6 +10,9 @@
 //! ([`QuorumClient::learn`]); the configured addresses are used if none of those answers. If
 //! connections to a member fail, all callers together try it less and less often (`reachability`).
 //!
+//! Reads of single allocations share requests, which a few tasks send while reads wait
+//! (`point_reads`).
+//!
 //! Functions that other crates await return a [`BoxFuture`]: an `async fn` would be compiled again in
 //! each of those crates, together with all of gRPC.
 
@@ -17,6 +20,7 @@ pub mod following;
 pub mod wire;
 
 mod attempts;
+mod point_reads;
 mod reachability;
 mod requested_by;
 mod sessions;
@@ -36,11 +40,12 @@ use futures::future::BoxFuture;
 use lattice_api::pack::{pack, unpack};
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_client::QuorumClient as Grpc;
-use lattice_model::with_causes;
+use lattice_model::{Allocation, with_causes};
 use lattice_pki::credentials::{AskAuthority, Credentials, Used, Wanted};
 use lattice_pki::identity::Role;
 use lattice_pki::tls::TlsError;
 use parking_lot::{Mutex, MutexGuard};
+use point_reads::{Outcomes, PointReads};
 use rand::seq::SliceRandom;
 use reachability::Reachability;
 use requested_by::request_of;
@@ -68,6 +73,7 @@ struct Inner {
     /// The configured addresses of members.
     configured: Vec<String>,
     known: Mutex<Known>,
+    point_reads: Arc<PointReads>,
 }
 
 #[derive(Debug)]
@@ -111,7 +117,8 @@ impl QuorumClient {
         // Agents start with different members, and move from a failing one to different others.
         members.shuffle(&mut rand::rng());
         let known = Known { list: MemberList::default(), members, present: 0, leader: None };
-        Ok(Self(Arc::new(Inner { credentials, configured: endpoints, known: Mutex::new(known) })))
+        let (known, point_reads) = (Mutex::new(known), Arc::default());
+        Ok(Self(Arc::new(Inner { credentials, configured: endpoints, known, point_reads })))
     }
 
     /// A client of the same members with separate connections, so that an unread stream of that
@@ -206,6 +213,28 @@ impl QuorumClient {
             if !rounds.pause().await {
                 return Err(failures.into());
             }
+        }
+    }
+
+    /// One allocation, as by [`Request::GetAllocation`]. Calls at the same time share requests
+    /// (`point_reads`).
+    ///
+    /// # Errors
+    /// As [`Self::call`], with a deadline of 3 seconds.
+    pub fn find_allocation(&self, key: String) -> BoxFuture<'static, Result<Allocation, CallError>> {
+        let client = self.clone();
+        async move {
+            let reads = Arc::clone(&client.0.point_reads);
+            let found = reads.find(key, move |keys, deadline| client.clone().get_allocations(keys, deadline)).await;
+            found.map(Arc::unwrap_or_clone)
+        }
+        .boxed()
+    }
+
+    async fn get_allocations(self, keys: Vec<String>, deadline: Duration) -> Result<Outcomes, CallError> {
+        match self.call(&Request::GetAllocations { keys }, deadline).await? {
+            Answer::Allocations(outcomes) => Ok(outcomes),
+            _ => Ok(Vec::new()),
         }
     }
 

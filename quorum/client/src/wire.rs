@@ -18,7 +18,9 @@ pub use lattice_ledger::{
     VniPoolStatus, WantedLanes, WatchCursor,
 };
 pub use leader_status::{AdmissionsStatus, AdmittedNode, KeyRole, KeyStatus, KeyringStatus, LeaseStatus, WaitingNode};
-pub use request::{CLAIMS_MAX, ENDED_WORK_MAX, MembersChange, MembersOrder, NODES_ASKED_MAX, NODES_SAMPLED_MAX, Proof, Request};
+pub use request::{
+    ALLOCATIONS_ASKED_MAX, CLAIMS_MAX, ENDED_WORK_MAX, MembersChange, MembersOrder, NODES_ASKED_MAX, NODES_SAMPLED_MAX, Proof, Request,
+};
 pub use session::{Down, HeldKeys, MayMove, MemberList, Up};
 pub use status::{ClockAlarm, MemberStatus, NotifyStatus, QuorumStatus};
 pub use watch::{Change, WatchAllocations, WatchMessage, WatchRequest};

@@ -29,6 +29,7 @@ use openraft::{CommittedLeaderId, EntryPayload, Membership};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The decoder of a type whose bytes come from outside.
 pub(crate) struct Decoder {
@@ -119,6 +120,7 @@ fn requests() -> Decoder {
             Request::AsOperator { proof: vouched, request: Box::new(Request::ListRoles) },
             Request::from(Action::RevokeToken { id: TokenId(7), by: allocation.owner.clone(), as_operator: false }),
             Request::TokenRecord { id: TokenId(7) },
+            Request::GetAllocations { keys: vec!["42".into(), allocation.id.to_string()] },
         ],
     )
 }
@@ -167,6 +169,10 @@ fn answers() -> Decoder {
             Ok(Answer::Domains(domains)),
             Ok(Answer::EndedWork(Box::new(ended_work))),
             Ok(Answer::Endpoints { endpoints, more: false }),
+            Ok(Answer::Allocations(vec![
+                Ok(Arc::new(allocation.clone())),
+                Err(Refusal::NoSuchAllocation { key: "42".into(), forgotten: None }),
+            ])),
             Err(Refusal::NoVni(NoVni::Exhausted { domain: "ml".into(), used: 1, size: 1 })),
         ],
     )

@@ -27,8 +27,8 @@ use lattice_model::{
 use lattice_pki::identity::{Caller, Role, member_name};
 use lattice_quorum_client::status_text;
 use lattice_quorum_client::wire::{
-    Answer, CLAIMS_MAX, Claimed, ENDED_WORK_MAX, EndedWorkPage, MemberStatus, NODES_ASKED_MAX, NODES_SAMPLED_MAX, QuorumStatus, Refusal,
-    Request,
+    ALLOCATIONS_ASKED_MAX, Answer, CLAIMS_MAX, Claimed, ENDED_WORK_MAX, EndedWorkPage, MemberStatus, NODES_ASKED_MAX, NODES_SAMPLED_MAX,
+    QuorumStatus, Refusal, Request,
 };
 use lattice_store::background;
 use lattice_store::roster::Roster;
@@ -47,6 +47,8 @@ const FORWARD_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Approximate size of the ended work in one answer, in bytes.
 const ENDED_WORK_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Approximate size of the answers to point reads in one message, in bytes.
+const OUTCOMES_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Largest number of allocations in one answer.
 const ALLOCATIONS_MAX: u32 = 5000;
 /// Number of allocations in an answer if the request has no limit; largest number of DAGs in an answer.
@@ -81,6 +83,7 @@ pub(super) async fn answer(
     let call = Call::of(&request);
     match (grant, call) {
         (Grant::Own, Call::GetAllocation) => own::allocation(caller, answer_in_full(core, caller, request, token).await),
+        (Grant::Own, Call::GetAllocations) => own::allocations(caller, answer_in_full(core, caller, request, token).await),
         (Grant::Own, Call::ListServices | Call::LookupService) => {
             let tenants = own::tenants(core, caller, ask_leader).await?;
             answer_in_full(core, caller, own::narrowed(request, &tenants), token).await
@@ -104,6 +107,7 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request, tok
         Request::VerifyAudit { from } => return auditing::verify(core, from.map(|from| *from)).await,
         Request::Members if core.leader().is_none() => return Ok(Answer::Status(status(core))),
         Request::GetAllocation { .. }
+        | Request::GetAllocations { .. }
         | Request::ListAllocations { .. }
         | Request::ListNodes
         | Request::GetNodes { .. }
@@ -366,6 +370,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
             None => Ok(Answer::RefusedClaim(core.leading.refused_claims.of(id))),
         },
         Request::GetAllocation { .. }
+        | Request::GetAllocations { .. }
         | Request::ListAllocations { .. }
         | Request::ListNodes
         | Request::GetNodes { .. }
@@ -414,7 +419,16 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
     let now = core.timekeeper.time();
     let ledger = core.agreed.ledger();
     Some(match request {
-        Request::GetAllocation { key } => ledger.find(key).map(|found| Answer::Allocation(Box::new(Allocation::clone(found)))),
+        Request::GetAllocation { key } => {
+            let found = ledger.find(key).cloned();
+            drop(ledger);
+            found.map(|found| Answer::Allocation(Box::new(Arc::unwrap_or_clone(found))))
+        }
+        Request::GetAllocations { keys } => {
+            let found: Vec<_> = keys.iter().take(ALLOCATIONS_ASKED_MAX).map(|key| ledger.find(key).cloned()).collect();
+            drop(ledger);
+            Ok(Answer::Allocations(bounded_outcomes(found, OUTCOMES_BYTES_MAX)))
+        }
         Request::ListAllocations { uid, states, limit, before, filter } => {
             let limit = if *limit == 0 { LIST_MAX } else { ALLOCATIONS_MAX.min(*limit) } as usize;
             // One more than requested, to see whether there are more.
@@ -515,6 +529,22 @@ fn bounded_work(found: &[Arc<EndedWork>]) -> Vec<EndedWork> {
     fits.map(|(_, work)| EndedWork::clone(work)).collect()
 }
 
+/// The outcomes of the first point reads, as many as fit, and one at least.
+fn bounded_outcomes(mut found: Vec<Result<Arc<Allocation>, Refusal>>, bytes_max: usize) -> Vec<Result<Arc<Allocation>, Refusal>> {
+    let mut bytes = 0;
+    let fits = found.iter().enumerate().take_while(|(place, outcome)| {
+        bytes += match outcome {
+            Ok(allocation) => allocation_bytes(allocation),
+            // A refusal is shorter than its key and the candidates in it.
+            Err(_) => 0,
+        };
+        *place == 0 || bytes <= bytes_max
+    });
+    let fits = fits.count();
+    found.truncate(fits);
+    found
+}
+
 /// An answer from this member alone, with its age. The age is read first, because later changes can
 /// only make the state newer.
 fn stale(core: &Core, request: &Request) -> Result<Answer, Refusal> {
@@ -605,5 +635,25 @@ fn status(core: &Core) -> QuorumStatus {
         held_back: core.counts.held_back.load(Ordering::Relaxed),
         clocks: core.timekeeper.alarm(),
         ended: ledger.ended_status(now),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::test_builders;
+    use uuid::Uuid;
+
+    #[test]
+    fn the_answer_to_point_reads_is_bounded_and_has_one_outcome_at_least() {
+        let allocation = |id| Arc::new(test_builders::allocation(AllocationId(Uuid::from_u128(id))));
+        let unknown = || Err(Refusal::NoSuchAllocation { key: "42".to_owned(), forgotten: None });
+        let found = vec![unknown(), Ok(allocation(1)), Ok(allocation(2)), unknown(), Ok(allocation(3))];
+        let bytes = allocation_bytes(&allocation(1));
+        assert_eq!(bounded_outcomes(found.clone(), 3 * bytes), found);
+        assert_eq!(bounded_outcomes(found.clone(), 2 * bytes), found[..4]);
+        assert_eq!(bounded_outcomes(found.clone(), bytes), found[..2]);
+        assert_eq!(bounded_outcomes(found[1..].to_vec(), 0), found[1..2], "one at least, however large");
+        assert_eq!(bounded_outcomes(Vec::new(), 0), []);
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::core::{AskLeader, Core};
 use crate::permission::{self, Call, is_of_node};
-use lattice_model::{AllocationState, NodeId};
+use lattice_model::{Allocation, AllocationState, NodeId};
 use lattice_pki::identity::Caller;
 use lattice_quorum_client::wire::{Answer, ListCursor, ListFilter, Refusal, Request, WantedLanes};
 use std::collections::BTreeSet;
@@ -23,6 +23,25 @@ pub(super) fn allocation(caller: &Caller, answer: Result<Answer, Refusal>) -> Re
     };
     match inner {
         Answer::Allocation(found) if is_of_node(found, &caller.name) => answer,
+        _ => Err(refused()),
+    }
+}
+
+/// As [`allocation`], for each outcome of [`Request::GetAllocations`].
+pub(super) fn allocations(caller: &Caller, answer: Result<Answer, Refusal>) -> Result<Answer, Refusal> {
+    let refused = || permission::refused(Call::GetAllocations, caller);
+    match answer? {
+        Answer::Allocations(found) => {
+            let own = |outcome: Result<Arc<Allocation>, Refusal>| match outcome {
+                Ok(found) if is_of_node(&found, &caller.name) => Ok(found),
+                Ok(_) | Err(Refusal::NoSuchAllocation { .. } | Refusal::AmbiguousAllocation { .. } | Refusal::NumberOrId { .. }) => {
+                    Err(refused())
+                }
+                Err(refusal) => Err(refusal),
+            };
+            Ok(Answer::Allocations(found.into_iter().map(own).collect()))
+        }
+        Answer::Stale { age_ms, answer } => Ok(Answer::Stale { age_ms, answer: Box::new(allocations(caller, Ok(*answer))?) }),
         _ => Err(refused()),
     }
 }

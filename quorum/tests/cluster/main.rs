@@ -10,6 +10,7 @@ mod lists;
 mod members;
 mod narrow_watches;
 mod permissions;
+mod point_reads;
 mod processes;
 mod pruning;
 mod roles;

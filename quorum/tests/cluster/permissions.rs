@@ -83,6 +83,7 @@ fn examples(call: Call, who: &str, of: AllocationId) -> Vec<Request> {
         },
         Call::CheckSubmission => Request::CheckSubmission { spec: Box::new(spec(1)), owner: owner(), login_tenants: [].into() },
         Call::GetAllocation => Request::GetAllocation { key: of.to_string() },
+        Call::GetAllocations => Request::GetAllocations { keys: vec![of.to_string()] },
         Call::ListAllocations => {
             Request::ListAllocations { uid: None, states: vec![], limit: 1, before: None, filter: ListFilter::default() }
         }
@@ -478,6 +479,17 @@ async fn other_is_refused(lab: &Lab, call: Call, role: Role) -> bool {
     client.watch(&watched).await.is_err_and(|error| is_refused(&error.to_string()))
 }
 
+/// The refusal of the only allocation in an answer is the refusal of the call.
+fn outcome(answer: Result<Answer, CallError>) -> Result<Answer, CallError> {
+    match &answer {
+        Ok(Answer::Allocations(outcomes)) => match &outcomes[..] {
+            [Err(refusal)] => Err(CallError::from(refusal.clone())),
+            _ => answer,
+        },
+        _ => answer,
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_call_is_granted_or_refused_to_every_role_as_the_table_says() {
     let mut lab = Lab::new(1, |_| {});
@@ -505,14 +517,14 @@ async fn every_call_is_granted_or_refused_to_every_role_as_the_table_says() {
                     assert!(matches!(&answer, Err(CallError::Refused(Refusal::NotOperator { .. }))), "{request:?} as {role}: {answer:?}");
                 }
                 let request = if of_operator { lab.as_operator("anna", request) } else { request };
-                let is_own = grant == Grant::Own && matches!(call, Call::GetAllocation | Call::RecordAccess);
+                let is_own = grant == Grant::Own && matches!(call, Call::GetAllocation | Call::GetAllocations | Call::RecordAccess);
                 let within = if grant == Grant::No || is_own { PATIENCE } else { ANSWER_TIMEOUT };
-                let answer = client.call(&request, within).await;
+                let answer = outcome(client.call(&request, within).await);
                 assert!(!matches!(&answer, Err(CallError::Refused(Refusal::NotOperator { .. }))), "{request:?} as {role}: {answer:?}");
                 let refused = matches!(&answer, Err(CallError::Refused(Refusal::Role { .. })));
                 // The same request about another's object is refused.
                 if is_own {
-                    let others = client.call(&examples(*call, name(role), foreign)[at], PATIENCE).await;
+                    let others = outcome(client.call(&examples(*call, name(role), foreign)[at], PATIENCE).await);
                     assert!(matches!(&others, Err(CallError::Refused(Refusal::Role { .. }))), "{request:?} as {role}: {others:?}");
                     assert!(answer.is_ok(), "{request:?} as {role}: {answer:?}");
                 }
@@ -678,6 +690,23 @@ async fn a_nodes_certificate_sees_its_own_allocations_alone_and_records_only_wha
         refused(&node, request(id)).await;
         refused(&node, Request::Stale(Box::new(request(id)))).await;
         refused(&node, Request::GetAllocation { key: id.to_string()[..4].to_owned() }).await;
+    }
+    let unknown = AllocationId(Uuid::from_u128(1));
+    let several = Request::GetAllocations { keys: [foreign, own, unknown, own].map(|id| id.to_string()).to_vec() };
+    for request in [several.clone(), Request::Stale(Box::new(several))] {
+        let found = match node.call(&request, PATIENCE).await {
+            Ok(Answer::Allocations(found)) => found,
+            Ok(Answer::Stale { answer, .. }) => match *answer {
+                Answer::Allocations(found) => found,
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        };
+        let ids: Vec<_> = found.iter().map(|outcome| outcome.as_ref().map(|found| found.id)).collect();
+        assert!(
+            matches!(ids[..], [Err(Refusal::Role { .. }), Ok(one), Err(Refusal::Role { .. }), Ok(other)] if one == own && other == own),
+            "{ids:?}"
+        );
     }
     let mut one = node.watch(&WatchRequest { allocations: WatchAllocations::One(foreign), ..WatchRequest::nothing() }).await.unwrap();
     loop {

@@ -15,6 +15,7 @@ use lattice_model::{
     Timestamp,
 };
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// A claim was granted with this epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +42,8 @@ pub enum Answer {
     Claims(Vec<Result<Claimed, Refusal>>),
     /// One allocation.
     Allocation(Box<Allocation>),
+    /// The outcome for each of the first keys, in the order of the request.
+    Allocations(Vec<Result<Arc<Allocation>, Refusal>>),
     /// Some allocations; `more`: further ones follow.
     AllocationPage { allocations: Vec<Allocation>, more: bool },
     /// The tasks that a lane may run.

@@ -11,6 +11,8 @@ use lattice_model::{
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
+/// Largest number of allocations in the answer to [`Request::GetAllocations`].
+pub const ALLOCATIONS_ASKED_MAX: usize = 256;
 /// Largest number of nodes in the answer to [`Request::GetNodes`].
 pub const NODES_ASKED_MAX: usize = 1000;
 /// Largest number of nodes in the answer to [`Request::SampleNodes`].
@@ -46,6 +48,10 @@ pub enum Request {
     CheckSubmission { spec: Box<AllocationSpec>, owner: Principal, login_tenants: BTreeSet<String> },
     /// One allocation by its job number, its id or a unique prefix of it (at least 4 hexadecimal digits).
     GetAllocation { key: String },
+    /// As many [`Self::GetAllocation`], at most [`ALLOCATIONS_ASKED_MAX`]: answered with
+    /// [`super::Answer::Allocations`]. The outcomes are those of the first keys, one at least, and
+    /// fewer than asked for if the records are large.
+    GetAllocations { keys: Vec<String> },
     /// Allocations, newest first, at most `limit` (and 1,000): of this user, if given; in these
     /// states, if any are given. `before`: only those after this position, which is that of the
     /// last allocation in the previous answer.
