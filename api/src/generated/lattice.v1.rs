@@ -6427,6 +6427,9 @@ pub struct AuditFilter {
     /// `allocation`. 0: of any.
     #[prost(uint64, tag = "7")]
     pub job: u64,
+    /// The id of the token of the cluster with which it was requested, 16 hexadecimal digits; empty: any, or none.
+    #[prost(string, tag = "8")]
+    pub token: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct QueryAuditRequest {
