@@ -231,7 +231,7 @@ fn audited(w: &World) {
     let (of_used, of_other) = (submit_with(&used.token), submit_with(&other.token));
     let without_token = w.run_as(NOBODY, &submit);
     assert_eq!(without_token.code(), 0, "{}", without_token.err());
-    ok_over(w, "n2", &used.token, &["cancel", &of_used]);
+    ok_over(w, "n1", &used.token, &["cancel", &of_used]);
 
     let query = |args: &[&str]| -> Vec<Value> {
         let answer = w.lattice.json(&[&["audit", "query"], args].concat()).unwrap_or_else(|e| panic!("{e:#}"));
