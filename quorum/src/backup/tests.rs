@@ -2,7 +2,7 @@
 //! turn.
 
 use super::BackupError;
-use super::progress::{Reporter, Stage};
+use super::progress::{ReadProgress, Reporter, Stage};
 use super::store::{BackupStore, Chain, Segment};
 use crate::config::QuorumConfig;
 use lattice_ledger::{Action, AuditHead, Command, Ledger, MembersStep};
@@ -84,14 +84,14 @@ async fn a_flipped_byte_in_any_object_is_found_and_the_object_named() {
             store.get(None, &dir).await
         }
     };
-    let reports = Arc::new(Mutex::new(Vec::new()));
+    let reports = Arc::new(Mutex::new(Vec::<ReadProgress>::new()));
     let to = Arc::clone(&reports);
     let watched = store.clone().reporting(Reporter::new(move |report| to.lock().push(report)));
     let dir = scratch.0.join("reported");
     std::fs::create_dir(&dir).unwrap();
     watched.get(None, &dir).await.unwrap();
     let size = std::fs::metadata(at.join("backups").join(&name).join("snapshot")).unwrap().len();
-    let last_of = |stage| reports.lock().iter().rev().find(|report| report.stage == stage).map(|report| (report.done, report.total));
+    let last_of = |stage: Stage| reports.lock().iter().rev().find(|report| report.stage == stage).map(|report| (report.done, report.total));
     let all = SEGMENT_RECORDS + 50;
     let want = [(Stage::Snapshot, size), (Stage::Segments, 1), (Stage::Records, all)].map(|(stage, total)| (stage, Some((total, total))));
     assert_eq!(want.map(|(stage, _)| (stage, last_of(stage))), want);
