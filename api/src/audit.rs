@@ -1,6 +1,7 @@
 //! Converts filters and records of the audit log.
 
 use crate::v1;
+use lattice_model::access_token::TokenId;
 use lattice_model::{AuditFilter, AuditRecord, Revision, Timestamp};
 use thiserror::Error;
 use tonic::Status;
@@ -31,11 +32,13 @@ pub fn filter_to_model(filter: Option<&v1::AuditFilter>) -> Result<AuditFilter, 
     let given = |text: &'static str, value: &str| (!value.is_empty()).then(|| (text, value.to_owned()));
     let allocation = given("allocation", &filter.allocation).map(|(f, v)| v.parse().map_err(|e| bad(f)(&e))).transpose()?;
     let node = given("node", &filter.node).map(|(f, v)| v.parse().map_err(|e| bad(f)(&e))).transpose()?;
+    let token = given("token", &filter.token).map(|(f, v)| v.parse::<TokenId>().map_err(|e| bad(f)(&e))).transpose()?;
     let actions: Result<Vec<_>, _> = filter.types.iter().map(|name| name.parse().map_err(|e| bad("types")(&e))).collect();
     Ok(AuditFilter {
         user: (!filter.user.is_empty()).then(|| filter.user.clone()),
         allocation,
         node,
+        token: token.map(|id| id.to_string()),
         actions: actions?,
         since: filter.since_ms.map(Timestamp),
         until: filter.until_ms.map(Timestamp),
@@ -124,13 +127,16 @@ mod tests {
             since_ms: Some(1),
             until_ms: None,
             job: 0,
+            token: "00000000000000ab".into(),
         };
         let read = filter_to_model(Some(&filter)).unwrap();
         assert_eq!((read.user.as_deref(), read.actions.as_slice()), (Some("alice"), &[AuditAction::LogsRead][..]));
+        assert_eq!(read.token.as_deref(), Some("00000000000000ab"));
         assert_eq!((read.allocation.unwrap().to_string().as_str(), read.since, read.until), ("1f0c9a4e", Some(Timestamp(1)), None));
         for (changed, field) in [
             (v1::AuditFilter { allocation: "12".into(), ..filter.clone() }, "allocation"),
             (v1::AuditFilter { node: "-".into(), ..filter.clone() }, "node"),
+            (v1::AuditFilter { token: "ab".into(), ..filter.clone() }, "token"),
             (v1::AuditFilter { types: vec!["x".into()], ..filter }, "types"),
         ] {
             assert_eq!(filter_to_model(Some(&changed)).unwrap_err().field, field);

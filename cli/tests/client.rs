@@ -281,7 +281,9 @@ impl AllocationService for Scene {
         Err(Status::internal("not asked here"))
     }
 
-    async fn verify_checkpoint(&self, _: Request<v1::CheckpointKey>) -> Result<Response<v1::VerifyCheckpointResponse>, Status> {
+    type VerifyCheckpointStream = Streamed<v1::VerifyCheckpointProgress>;
+
+    async fn verify_checkpoint(&self, _: Request<v1::CheckpointKey>) -> Result<Response<Self::VerifyCheckpointStream>, Status> {
         Err(Status::internal("not asked here"))
     }
 

@@ -301,6 +301,8 @@ pub struct AuditFilter {
     pub allocation: Option<AllocationPrefix>,
     /// This node.
     pub node: Option<NodeId>,
+    /// Requested with the token that has this id, written as in a record: 16 hexadecimal digits.
+    pub token: Option<String>,
     /// One of these actions; empty: any action.
     pub actions: Vec<AuditAction>,
     /// At this time or later.
@@ -320,6 +322,7 @@ impl AuditFilter {
         self.user.as_ref().is_none_or(of_user)
             && self.allocation.as_ref().is_none_or(|p| record.allocation.is_some_and(|id| p.fits(id)))
             && self.node.as_ref().is_none_or(|n| record.node.as_ref() == Some(n))
+            && self.token.as_ref().is_none_or(|token| record.token.as_ref() == Some(token))
             && (self.actions.is_empty() || self.actions.contains(&record.action))
             && self.since.is_none_or(|since| record.at >= since)
             && self.until.is_none_or(|until| record.at < until)
@@ -400,7 +403,7 @@ mod tests {
             revision: Revision(9),
             at: Timestamp(1000),
             actor: "root".into(),
-            token: None,
+            token: Some("00000000000000ab".into()),
             action: AuditAction::AttachStarted,
             allocation: Some("1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap()),
             owner: Some("alice".into()),
@@ -432,6 +435,7 @@ mod tests {
             AuditFilter { user: Some("alice".into()), node: Some("n1".parse().unwrap()), ..all.clone() },
             AuditFilter { allocation: prefix("1F0C"), actions: vec![AuditAction::LogsRead, AuditAction::AttachStarted], ..all.clone() },
             AuditFilter { allocation: prefix("1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88"), ..all.clone() },
+            AuditFilter { token: Some("00000000000000ab".into()), user: Some("root".into()), ..all.clone() },
             AuditFilter { since: Some(Timestamp(1000)), until: Some(Timestamp(1001)), ..all.clone() },
         ];
         for filter in fits {
@@ -441,6 +445,8 @@ mod tests {
             AuditFilter { user: Some("bob".into()), ..all.clone() },
             AuditFilter { user: Some("alice".into()), node: Some("n2".parse().unwrap()), ..all.clone() },
             AuditFilter { allocation: prefix("1f0d"), ..all.clone() },
+            AuditFilter { token: Some("00000000000000ac".into()), ..all.clone() },
+            AuditFilter { token: Some("00000000000000ab".into()), user: Some("bob".into()), ..all.clone() },
             AuditFilter { actions: vec![AuditAction::LogsRead], ..all.clone() },
             AuditFilter { since: Some(Timestamp(1001)), ..all.clone() },
             AuditFilter { until: Some(Timestamp(1000)), ..all },
@@ -448,6 +454,8 @@ mod tests {
         for filter in fits_not {
             assert!(!filter.matches(&record()), "{filter:?}");
         }
+        let without_token = AuditRecord { token: None, ..record() };
+        assert!(!AuditFilter { token: Some("00000000000000ab".into()), ..AuditFilter::default() }.matches(&without_token));
     }
 
     #[test]

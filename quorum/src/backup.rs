@@ -12,6 +12,7 @@
 
 mod error;
 pub mod plan;
+pub mod progress;
 pub mod recover;
 pub mod store;
 

@@ -1,5 +1,7 @@
 //! `lattice-quorum`: one member, its backups, and the built-in certificate authority.
 
+mod terminal_line;
+
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use lattice_model::duration::{self, BareNumber};
@@ -17,6 +19,7 @@ use sd_notify::NotifyState;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
+use terminal_line::TerminalLine;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// With it a member commits a third more per second than with the C library's allocator (docs/benchmarks.md).
@@ -276,7 +279,8 @@ fn make_backup(of: &Of) -> Result<()> {
     let address = config.this_member().map(|m| m.service.clone()).context("this member is not among the members")?;
     runtime()?.block_on(async {
         let client = QuorumClient::new(vec![address], backup::credentials(&config)?)?;
-        match client.call_once(&Request::Backup, BACKUP_MAX).await? {
+        let line = TerminalLine::new();
+        match line.during("the member makes the backup", client.call_once(&Request::Backup, BACKUP_MAX)).await? {
             Answer::Backup { name, url, revision, audit_records } => {
                 println!("{name}");
                 eprintln!("in {url}: revision {revision}, {audit_records} audit records");
@@ -298,8 +302,11 @@ impl Which {
 
 fn verify(which: &Which) -> Result<()> {
     let config = read(&which.of.config)?;
-    let store = which.store(&config)?;
-    print!("{}", runtime()?.block_on(recover::verify(&config, &store, which.backup.as_deref()))?);
+    let line = TerminalLine::new();
+    let store = which.store(&config)?.reporting(line.reporter());
+    let verified = runtime()?.block_on(recover::verify(&config, &store, which.backup.as_deref()));
+    line.clear();
+    print!("{}", verified?);
     Ok(())
 }
 
@@ -314,8 +321,11 @@ fn print_plan(which: &Which) -> Result<()> {
 
 fn recover_or_restore(which: &Which, present: Present, yes: bool) -> Result<()> {
     let config = read(&which.of.config)?;
-    let store = which.store(&config)?;
-    let prepared: Prepared = runtime()?.block_on(recover::prepare(&config, &store, which.backup.as_deref(), present))?;
+    let line = TerminalLine::new();
+    let store = which.store(&config)?.reporting(line.reporter());
+    let prepared = runtime()?.block_on(recover::prepare(&config, &store, which.backup.as_deref(), present));
+    line.clear();
+    let prepared: Prepared = prepared?;
     print!("{}", prepared.what_is_lost(&config));
     if !yes {
         bail!("nothing was changed: to accept this loss, run the command again with --yes");

@@ -127,7 +127,7 @@ async fn download_all(
         downloads.push(async move {
             let to = entry.clone();
             let file = run_blocking(move || create_entry(&root, &to)).await?;
-            store.download(&part, &entry, file).await?;
+            store.download(&part, &entry, file, &|_: u64| {}).await?;
             Ok::<u64, StoreError>(entry.size.unwrap_or_default())
         });
     }
@@ -156,9 +156,16 @@ fn create_entry(root: &Path, entry: &FileEntry) -> Result<Option<File>, StoreErr
 }
 
 /// Compares a checkpoint's stored files with its manifest; returns the differences as text for
-/// people. An error is one of the store.
-pub async fn verify(store: &CheckpointStore, owner: &Owner, manifest: &Manifest) -> Result<Vec<String>, StoreError> {
+/// people. `set_read` gets about how many of its bytes were read so far, of those in [`Manifest::size`]. An error is one
+/// of the store.
+pub async fn verify(
+    store: &CheckpointStore,
+    owner: &Owner,
+    manifest: &Manifest,
+    set_read: &(dyn Fn(u64) + Sync),
+) -> Result<Vec<String>, StoreError> {
     let mut wrong = Vec::new();
+    let mut nodes_bytes = 0_u64;
     for (index, entry) in manifest.nodes.iter().enumerate() {
         let part =
             Part { owner: owner.clone(), id: manifest.id, epoch: manifest.epoch, round: manifest.round, index, node: entry.node.clone() };
@@ -167,16 +174,21 @@ pub async fn verify(store: &CheckpointStore, owner: &Owner, manifest: &Manifest)
             Err(StoreError::Store(error)) => return Err(error.into()),
             Err(error) => {
                 wrong.push(with_causes(&error));
-                continue;
+                Vec::new()
             }
         };
+        let mut files_bytes = nodes_bytes;
         for file in &files {
-            match store.download(&part, file, None).await {
+            match store.download(&part, file, None, &|read: u64| set_read(files_bytes.saturating_add(read))).await {
                 Ok(()) => {}
                 Err(StoreError::Store(error)) => return Err(error.into()),
                 Err(error) => wrong.push(with_causes(&error)),
             }
+            files_bytes = files_bytes.saturating_add(file.size.unwrap_or_default());
         }
+        // A damaged file counts as read.
+        nodes_bytes = nodes_bytes.saturating_add(entry.bytes);
+        set_read(nodes_bytes);
     }
     Ok(wrong)
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::restore::verify;
 use lattice_agent_common::config::checkpoint::CHECKPOINT_STORE;
 use std::path::PathBuf;
 
@@ -129,4 +130,50 @@ async fn descendants_of_a_checkpoint_are_found_without_guessing() {
         let found = store.leads_to(&owner, (id(of.0), Epoch(of.1)), &last).await.unwrap();
         assert_eq!(found, leads, "{of:?} to {last:?}");
     }
+}
+
+#[tokio::test]
+async fn a_verification_reports_how_much_it_has_read_and_counts_damaged_files_as_read() {
+    let folder = Folder::new("verify");
+    let (store, owner) = (folder.store(), owner());
+    let mut made = manifest(&owner, 3);
+    let file = |path: &str, content: &[u8], object: &str| FileEntry {
+        path: path.to_owned(),
+        mode: 0o644,
+        size: Some(content.len() as u64),
+        blake3: Some(blake3::hash(content).to_hex().to_string()),
+        object: Some(object.to_owned()),
+    };
+    // The second file of n1 has no object, and nothing of n2 is in the store.
+    let (first, lost) = (vec![7_u8; 1000], vec![8_u8; 200]);
+    let list = vec![file("first", &first, "0.zst"), file("lost", &lost, "1.zst")];
+    let node: NodeId = "n1".parse().unwrap();
+    let of_node = NodeManifest {
+        version: VERSION,
+        id: made.id,
+        allocation: owner.allocation,
+        epoch: made.epoch,
+        node: node.clone(),
+        step: None,
+        time_seconds: None,
+        files: list,
+    };
+    let json = serde_json::to_vec(&of_node).unwrap();
+    let hash = blake3::hash(&json).to_hex().to_string();
+    let part = Part { owner: owner.clone(), id: made.id, epoch: made.epoch, round: made.round, index: 0, node: node.clone() };
+    let packed = zstd::encode_all(&first[..], 1).unwrap();
+    for (name, content) in [("node.json", json), ("0.zst", packed)] {
+        store.objects.store.put(&store.part_key(&part, name), PutPayload::from(content)).await.unwrap();
+    }
+    made.nodes = vec![
+        NodeEntry { node, files: 2, bytes: 1200, manifest: Some(hash) },
+        NodeEntry { node: "n2".parse().unwrap(), files: 1, bytes: 300, manifest: Some("0".repeat(64)) },
+    ];
+
+    let reported = std::sync::Mutex::new(Vec::new());
+    let wrong = verify(&store, &owner, &made, &|read: u64| reported.lock().unwrap().push(read)).await.unwrap();
+    assert_eq!(wrong, ["n1: lost: its object 1.zst is missing", "n2: node.json: it is missing"]);
+    let reported = reported.into_inner().unwrap();
+    assert!(reported.is_sorted() && reported.ends_with(&[1000, 1200, 1500]), "{reported:?}");
+    assert_eq!(reported.last().copied(), Some(made.size().1));
 }

@@ -324,8 +324,11 @@ impl AllocationService for Api {
         checkpoints::get(self, request).await.map(Response::new)
     }
 
-    async fn verify_checkpoint(&self, request: Request<v1::CheckpointKey>) -> Result<Response<v1::VerifyCheckpointResponse>, Status> {
-        checkpoints::check(self, request).await.map(Response::new)
+    type VerifyCheckpointStream = Streamed<v1::VerifyCheckpointProgress>;
+
+    async fn verify_checkpoint(&self, request: Request<v1::CheckpointKey>) -> Result<Response<Self::VerifyCheckpointStream>, Status> {
+        let stream = checkpoints::check(self, request).await?;
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
 
     async fn remove_checkpoint(&self, request: Request<v1::CheckpointKey>) -> Result<Response<v1::RemoveCheckpointResponse>, Status> {

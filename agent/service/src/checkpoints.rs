@@ -17,6 +17,8 @@ use lattice_mesh::UnreachedNode;
 use lattice_mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use lattice_model::checkpoint::DEADLINE_MS;
 use lattice_model::{Allocation, AllocationState, CheckpointId, with_causes};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tonic::{Request, Status};
@@ -26,11 +28,14 @@ use uuid::Uuid;
 const QUEUE: usize = 16;
 /// How many files one answer lists.
 const FILES_MAX: usize = 10_000;
+/// Time between two reports of how far a verification is.
+const VERIFY_REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How many checkpoints are verified at once: others wait, so that saving and restoring continue.
 static VERIFIED_AT_ONCE: Semaphore = Semaphore::const_new(2);
 
 type Events = mpsc::Sender<Result<v1::CheckpointEvent, Status>>;
+type Verified = Result<v1::VerifyCheckpointProgress, Status>;
 
 /// Requests a checkpoint; the receiver gives its progress.
 pub(super) async fn create(
@@ -273,13 +278,46 @@ pub(super) async fn get(api: &Api, request: Request<v1::CheckpointKey>) -> Resul
     Ok(info)
 }
 
-pub(super) async fn check(api: &Api, request: Request<v1::CheckpointKey>) -> Result<v1::VerifyCheckpointResponse, Status> {
+/// Verifies a checkpoint; the receiver gives how much of it was read, and at the end what is damaged.
+pub(super) async fn check(api: &Api, request: Request<v1::CheckpointKey>) -> Result<mpsc::Receiver<Verified>, Status> {
     let (allocation, owner) = owned_allocation(api, &request, &request.get_ref().allocation).await?;
     let manifest = find(api, &allocation, &owner, &request.get_ref().checkpoint).await?;
-    let store = api.context.work.checkpoint.checkpoints.store().map_err(without)?;
-    let _one_of_few = VERIFIED_AT_ONCE.acquire().await.map_err(|closed| Status::internal(closed.to_string()))?;
-    let damaged_files = verify(store, &owner, &manifest).await.map_err(|e| status(&e))?;
-    Ok(v1::VerifyCheckpointResponse { id: manifest.id.to_string(), damaged_files })
+    let store = api.context.work.checkpoint.checkpoints.store().map_err(without)?.clone();
+    let (out, stream) = mpsc::channel(QUEUE);
+    api.context.work.tasks.spawn(async move { report_verification(&store, &owner, &manifest, &out).await });
+    Ok(stream)
+}
+
+/// Ends early if the caller has gone.
+async fn report_verification(store: &CheckpointStore, owner: &Owner, manifest: &Manifest, out: &mpsc::Sender<Verified>) {
+    let (_, bytes) = manifest.size();
+    let bytes_read = AtomicU64::new(0);
+    let set_read = |now: u64| bytes_read.store(now.min(bytes), Ordering::Relaxed);
+    let report = |done, damaged_files| v1::VerifyCheckpointProgress {
+        id: manifest.id.to_string(),
+        damaged_files,
+        bytes_read: bytes_read.load(Ordering::Relaxed),
+        bytes,
+        done,
+    };
+    let mut verification = pin!(async {
+        let _one_of_few = VERIFIED_AT_ONCE.acquire().await.map_err(|closed| Status::internal(closed.to_string()))?;
+        verify(store, owner, manifest, &set_read).await.map_err(|e| status(&e))
+    });
+    loop {
+        tokio::select! {
+            () = out.closed() => return,
+            verified = &mut verification => {
+                // A caller that has gone needs no answer.
+                let _gone = out.send(verified.map(|damaged_files| report(true, damaged_files))).await;
+                return;
+            }
+            // A slow caller gets fewer reports.
+            () = tokio::time::sleep(VERIFY_REPORT_INTERVAL) => {
+                let _full = out.try_send(Ok(report(false, Vec::new())));
+            }
+        }
+    }
 }
 
 /// Refuses to remove what may be under way while the allocation lives: a checkpoint without a

@@ -27,7 +27,7 @@ use tonic::{Code, Status};
 /// Few buckets, since there is one such histogram for each method.
 const SECONDS: &[f64] = &[0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0];
 /// Methods that answer with a stream, and the kind of each stream.
-const STREAMS: [(&str, &str); 13] = [
+const STREAMS: [(&str, &str); 14] = [
     ("AccountingService/Export", "history"),
     ("AdminService/VerifyAudit", "audit"),
     ("AdminService/ExportAudit", "audit"),
@@ -37,6 +37,7 @@ const STREAMS: [(&str, &str); 13] = [
     ("AllocationService/LaunchInput", "launch"),
     ("AllocationService/Attach", "attach"),
     ("AllocationService/Checkpoint", "checkpoint"),
+    ("AllocationService/VerifyCheckpoint", "checkpoint"),
     ("AllocationService/ReadTelemetry", "metrics"),
     ("AllocationService/StreamMetrics", "metrics"),
     ("NodeService/WatchGossip", "watch"),

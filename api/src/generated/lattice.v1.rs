@@ -2773,12 +2773,21 @@ pub mod checkpoint_info {
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct VerifyCheckpointResponse {
+pub struct VerifyCheckpointProgress {
     #[prost(string, tag = "1")]
     pub id: ::prost::alloc::string::String,
-    /// the files that are not as they were saved, each with its node; empty: none
+    /// if `done`: the files that are not as they were saved, each with its node
     #[prost(string, repeated, tag = "2")]
     pub damaged_files: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// about how many bytes of its files were read
+    #[prost(uint64, tag = "3")]
+    pub bytes_read: u64,
+    /// of how many
+    #[prost(uint64, tag = "4")]
+    pub bytes: u64,
+    /// the last message
+    #[prost(bool, tag = "5")]
+    pub done: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveCheckpointResponse {
@@ -3860,12 +3869,12 @@ pub mod allocation_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// Reads all of it and compares it with its manifest.
+        /// Reads all of it and compares it with its manifest: how far it is, about each second, and at the end what is damaged.
         pub async fn verify_checkpoint(
             &mut self,
             request: impl tonic::IntoRequest<super::CheckpointKey>,
         ) -> std::result::Result<
-            tonic::Response<super::VerifyCheckpointResponse>,
+            tonic::Response<tonic::codec::Streaming<super::VerifyCheckpointProgress>>,
             tonic::Status,
         > {
             self.inner
@@ -3885,7 +3894,7 @@ pub mod allocation_service_client {
                 .insert(
                     GrpcMethod::new("lattice.v1.AllocationService", "VerifyCheckpoint"),
                 );
-            self.inner.unary(req, path, codec).await
+            self.inner.server_streaming(req, path, codec).await
         }
         /// The last one is kept while its allocation may run again.
         pub async fn remove_checkpoint(
@@ -4272,12 +4281,21 @@ pub mod allocation_service_server {
             &self,
             request: tonic::Request<super::CheckpointKey>,
         ) -> std::result::Result<tonic::Response<super::CheckpointInfo>, tonic::Status>;
-        /// Reads all of it and compares it with its manifest.
+        /// Server streaming response type for the VerifyCheckpoint method.
+        type VerifyCheckpointStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<
+                    super::VerifyCheckpointProgress,
+                    tonic::Status,
+                >,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Reads all of it and compares it with its manifest: how far it is, about each second, and at the end what is damaged.
         async fn verify_checkpoint(
             &self,
             request: tonic::Request<super::CheckpointKey>,
         ) -> std::result::Result<
-            tonic::Response<super::VerifyCheckpointResponse>,
+            tonic::Response<Self::VerifyCheckpointStream>,
             tonic::Status,
         >;
         /// The last one is kept while its allocation may run again.
@@ -5566,11 +5584,12 @@ pub mod allocation_service_server {
                     struct VerifyCheckpointSvc<T: AllocationService>(pub Arc<T>);
                     impl<
                         T: AllocationService,
-                    > tonic::server::UnaryService<super::CheckpointKey>
+                    > tonic::server::ServerStreamingService<super::CheckpointKey>
                     for VerifyCheckpointSvc<T> {
-                        type Response = super::VerifyCheckpointResponse;
+                        type Response = super::VerifyCheckpointProgress;
+                        type ResponseStream = T::VerifyCheckpointStream;
                         type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
+                            tonic::Response<Self::ResponseStream>,
                             tonic::Status,
                         >;
                         fn call(
@@ -5602,7 +5621,7 @@ pub mod allocation_service_server {
                                 max_decoding_message_size,
                                 max_encoding_message_size,
                             );
-                        let res = grpc.unary(method, req).await;
+                        let res = grpc.server_streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)
@@ -6433,6 +6452,9 @@ pub struct AuditFilter {
     /// `allocation`. 0: of any.
     #[prost(uint64, tag = "7")]
     pub job: u64,
+    /// The id of the token of the cluster with which it was requested, 16 hexadecimal digits; empty: any, or none.
+    #[prost(string, tag = "8")]
+    pub token: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct QueryAuditRequest {

@@ -21,6 +21,8 @@ use uuid::Uuid;
 
 /// The time to read a checkpoint depends on its size.
 const VERIFY_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
+/// What the user waits for while a checkpoint is verified.
+const READING: &str = "reading the files of the checkpoint";
 
 pub async fn run(session: &Session, command: CheckpointCommand) -> Result<(), Failure> {
     match command {
@@ -200,10 +202,8 @@ fn wait_text(last: &str) -> &str {
 async fn verify(session: &Session, args: CheckpointOne) -> Result<(), Failure> {
     let key = checkpoint_key(session, args)?;
     let client = session.connect().await?;
-    let progress = Progress::new(session);
-    let text = "reading the files of the checkpoint";
-    let read = progress.during(text, tokio::time::timeout(VERIFY_TIMEOUT, client.allocations().verify_checkpoint(key))).await;
-    let verified = read.map_err(|_| Failure::new(Exit::Unavailable, "the checkpoint could not be read within a day"))??.into_inner();
+    let read = tokio::time::timeout(VERIFY_TIMEOUT, follow_verification(session, &client, key)).await;
+    let verified = read.map_err(|_| Failure::new(Exit::Unavailable, "the checkpoint could not be read within a day"))??;
     match session.format() {
         Format::Table if verified.damaged_files.is_empty() => print(&format!("Checkpoint {} is intact\n", short(&verified.id)))?,
         Format::Table => print(&verified.damaged_files.iter().map(|wrong| format!("{wrong}\n")).collect::<String>())?,
@@ -216,6 +216,27 @@ async fn verify(session: &Session, args: CheckpointOne) -> Result<(), Failure> {
     let what =
         format!("checkpoint {} is damaged: {} of its files are not as they were saved", short(&verified.id), verified.damaged_files.len());
     Err(Failure::new(Exit::Refused, what).hint("make another with `lattice checkpoint create` while the allocation runs"))
+}
+
+/// Waits for the result, and shows how much of the checkpoint was read.
+async fn follow_verification(session: &Session, client: &Client, key: v1::CheckpointKey) -> Result<v1::VerifyCheckpointProgress, Failure> {
+    let progress = Progress::new(session);
+    let mut reports = progress.during(READING, answer(client.allocations().verify_checkpoint(key))).await?;
+    let mut text = READING.to_owned();
+    while let Some(report) = progress.during(&text, reports.message()).await? {
+        if report.done {
+            return Ok(report);
+        }
+        text = read_text(&report);
+        progress.show(&text);
+    }
+    Err(Failure::from(tonic::Status::unavailable("the agent closed the connection")))
+}
+
+/// Which part of the checkpoint's bytes was read.
+fn read_text(report: &v1::VerifyCheckpointProgress) -> String {
+    let percent = u128::from(report.bytes_read.min(report.bytes)) * 100 / u128::from(report.bytes.max(1));
+    format!("{READING}: {percent} % of {}", bytes_text(report.bytes))
 }
 
 /// How the list is made narrower.
@@ -273,6 +294,14 @@ fn text(one: &v1::CheckpointInfo, size: TableSize) -> String {
 mod tests {
     use super::*;
     use lattice_cli_session::table::{NARROW, assert_fits};
+
+    #[test]
+    fn a_verification_shows_the_part_of_the_bytes_that_was_read() {
+        let report = |bytes_read, bytes| v1::VerifyCheckpointProgress { bytes_read, bytes, ..Default::default() };
+        assert_eq!(read_text(&report(0, 4 << 30)), "reading the files of the checkpoint: 0 % of 4.0 GiB");
+        assert_eq!(read_text(&report(3 << 30, 4 << 30)), "reading the files of the checkpoint: 75 % of 4.0 GiB");
+        assert!(read_text(&report(0, 0)).contains(": 0 % of "));
+    }
 
     #[test]
     fn the_list_has_all_columns_and_fits_on_a_narrow_screen() {

@@ -34,6 +34,7 @@ pub fn trials() -> Vec<Trial> {
         TOKENS.test("a_token_opens_what_its_scopes_say", &[], scopes),
         TOKENS.test("a_token_is_issued_by_system_admins_and_never_for_root", &[], issuers),
         TOKENS.test("an_expired_token_and_one_that_nobody_issued_open_nothing", &[], refused_tokens),
+        TOKENS.test("the_audit_log_is_selected_by_the_token_of_a_request", &[], audited),
         TOKENS.test("the_secret_of_a_token_is_in_no_file", &[], secret_nowhere),
     ]
 }
@@ -220,6 +221,46 @@ fn refused_tokens(w: &World) {
     let unknown = format!("lattice_{}_{}", "0".repeat(16), "0".repeat(64));
     assert_refused(4, &over(w, "n1", &unknown, &["whoami"]), &["no such token"]);
     assert_refused(4, &over(w, "n1", "lattice_nonsense", &["whoami"]), &["hint"]);
+}
+
+fn audited(w: &World) {
+    let _removed = Removed(w);
+    let [used, other, unused] = ["used", "other", "unused"].map(|name| issue(w, name, "nobody", "read,work"));
+    let submit = ["submit", "--hold", "-o", "name", "--", "/bin/true"];
+    let submit_with = |token: &str| ok_over(w, "n1", token, &submit).trim().to_owned();
+    let (of_used, of_other) = (submit_with(&used.token), submit_with(&other.token));
+    let without_token = w.run_as(NOBODY, &submit);
+    assert_eq!(without_token.code(), 0, "{}", without_token.err());
+    ok_over(w, "n1", &used.token, &["cancel", &of_used]);
+
+    let query = |args: &[&str]| -> Vec<Value> {
+        let answer = w.lattice.json(&[&["audit", "query"], args].concat()).unwrap_or_else(|e| panic!("{e:#}"));
+        answer.as_array().unwrap().clone()
+    };
+    let found = query(&["--token", &used.id]);
+    let kinds: Vec<String> = found.iter().map(|record| text(record, "action")).collect();
+    assert!(["AllocationSubmitted", "CancelRequested"].iter().all(|kind| kinds.iter().any(|found| found == kind)), "{kinds:?}");
+    assert!(found.iter().all(|record| text(record, "token") == used.id && text(record, "allocation") == of_used), "{found:?}");
+    // Together with other filters.
+    assert_eq!(query(&["--token", &used.id, "--user", "nobody", "--type", "allocation-submitted"]).len(), 1);
+    assert_eq!(query(&["--token", &used.id, "--alloc", &of_other]), Vec::<Value>::new());
+
+    // The filter makes no record visible: the account reads those of its token, and other accounts none.
+    let seen_by = |uid: u32| {
+        let done = w.run_as(uid, &["audit", "query", "--token", &used.id, "-o", "name"]);
+        assert_eq!(done.code(), 0, "{}", done.err());
+        done.out().lines().count()
+    };
+    assert_eq!((seen_by(NOBODY), seen_by(DAEMON)), (found.len(), 0));
+
+    // A token that requested nothing has no records, whether it was issued or not.
+    let nothing = w.ok(&["audit", "query", "--node", "n9"]);
+    for id in [unused.id.as_str(), &"0".repeat(16)] {
+        assert_eq!(w.ok(&["audit", "query", "--token", id]), nothing, "{id}");
+    }
+    for malformed in ["ci", &used.id[..8]] {
+        assert_refused(2, &w.run(&["audit", "query", "--token", malformed]), &["16 hexadecimal digits"]);
+    }
 }
 
 /// All files below a directory, without the programs.

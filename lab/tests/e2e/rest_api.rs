@@ -316,6 +316,13 @@ fn administered(w: &World) {
     assert!(!pages.is_empty() && pages.iter().any(|page| text(page, "body").contains("HoldSet")), "{exported}");
     assert_eq!(user.call("GET", "/api/v1/audit/export", &[]).status, 403);
 
+    // The records of what was requested with one token.
+    let id = text(&admin.get("/api/v1/whoami")["authentication"], "token");
+    let by_token = admin.get(&format!("/api/v1/audit?token={id}&type=RoleGranted"));
+    let granted = by_token["records"].as_array().unwrap();
+    assert!(!granted.is_empty() && granted.iter().all(|record| text(record, "token") == id), "{by_token}");
+    assert!(admin.call("GET", "/api/v1/audit?token=ci", &[]).problem(400).contains("16 hexadecimal digits"));
+
     let token = json!({ "name": "made over REST", "account": "nobody", "scopes": "read", "days": 1 });
     let issued = admin.send("POST", "/api/v1/tokens", &token, &[]).expect(201);
     let made = Client { w, authorization: format!("Authorization: Bearer {}", text(&issued, "token")) };

@@ -2,6 +2,7 @@
 //! memory.
 
 use super::error::{BackupError, ChainCodecError};
+use super::progress::{Reporter, Stage};
 use crate::config::QuorumConfig;
 use futures::StreamExt;
 use lattice_api::pack;
@@ -29,10 +30,15 @@ const CHAIN_BYTES_MAX: u64 = 1 << 30;
 const NAMED_MAX: usize = 3;
 /// How far the clock of a store may be ahead of this machine's.
 const CLOCKS_DIFFER_MAX: Duration = Duration::from_secs(300);
+/// Checked audit records between two reports.
+const REPORTED_RECORDS: u64 = 4096;
 
 /// A store with backups.
 #[derive(Clone, Debug)]
-pub struct BackupStore(Objects);
+pub struct BackupStore {
+    objects: Objects,
+    reporter: Reporter,
+}
 
 /// A sealed segment, identified by its name in the store: after a recovery, a segment that begins
 /// with the same record has another name.
@@ -82,44 +88,54 @@ impl BackupStore {
     /// Opens the store at `url`, with the options and credentials of the configuration.
     pub fn open(url: &str, config: &QuorumConfig) -> Result<Self, BackupError> {
         let names = SettingNames { url: "backup", options: "backup_options", credentials: "backup_credentials" };
-        Ok(Self(Objects::open(names, url, &config.backup_options, &config.backup_credentials)?))
+        let objects = Objects::open(names, url, &config.backup_options, &config.backup_credentials)?;
+        Ok(Self { objects, reporter: Reporter::default() })
+    }
+
+    /// The same store, which reports how far the reading of a backup is.
+    pub fn reporting(self, reporter: Reporter) -> Self {
+        Self { reporter, ..self }
     }
 
     /// The URL as given.
     pub fn url(&self) -> &str {
-        &self.0.url
+        &self.objects.url
     }
 
     fn key(&self, parts: &[&str]) -> Key {
-        self.0.key(parts.iter().map(|part| (*part).to_owned()))
+        self.objects.key(parts.iter().map(|part| (*part).to_owned()))
     }
 
     fn fail(&self, what: &str) -> impl FnOnce(object_store::Error) -> BackupError {
-        let (url, what) = (self.0.url.clone(), what.to_owned());
+        let (url, what) = (self.objects.url.clone(), what.to_owned());
         move |source| BackupError::Store { url, what, source }
     }
 
     async fn put_file(&self, key: Key, mut file: File, path: &Path) -> Result<(), BackupError> {
-        let mut out = BufWriter::new(Arc::clone(&self.0.store), key);
+        let mut out = BufWriter::new(Arc::clone(&self.objects.store), key);
         tokio::io::copy(&mut file, &mut out).await.map_err(BackupError::local(path))?;
         out.shutdown().await.map_err(BackupError::local(path))
     }
 
-    async fn get_file(&self, key: &Key, to: &Path) -> Result<(), BackupError> {
+    /// Downloads an object. `set_read` gets how many of its bytes were read, of how many.
+    async fn get_file(&self, key: &Key, to: &Path, set_read: impl Fn(u64, u64)) -> Result<(), BackupError> {
         let unread = format!("{key} cannot be read");
-        let found = self.0.store.get(key).await.map_err(self.fail(&unread))?;
+        let found = self.objects.store.get(key).await.map_err(self.fail(&unread))?;
+        let (mut read, total) = (0, found.meta.size);
         let mut pieces = found.into_stream();
         let mut file = File::create(to).await.map_err(BackupError::local(to))?;
         while let Some(piece) = pieces.next().await {
             let piece = piece.map_err(self.fail(&unread))?;
             file.write_all(&piece).await.map_err(BackupError::local(to))?;
+            read += piece.len() as u64;
+            set_read(read, total);
         }
         file.sync_all().await.map_err(BackupError::local(to))
     }
 
     /// Whether a sealed segment is there.
     pub async fn has_segment(&self, segment: &Segment) -> Result<bool, BackupError> {
-        match self.0.store.head(&self.key(&["audit", &segment.name()])).await {
+        match self.objects.store.head(&self.key(&["audit", &segment.name()])).await {
             Ok(_) => Ok(true),
             Err(object_store::Error::NotFound { .. }) => Ok(false),
             Err(error) => Err(self.fail("it cannot be seen which audit segments are there")(error)),
@@ -138,7 +154,7 @@ impl BackupStore {
         let name = format!("{}-{:020}", stamp(about.written), about.index());
         let packed = packed(chain).map_err(BackupError::Encode)?;
         let key = self.key(&["backups", &name, "audit"]);
-        self.0.store.put(&key, PutPayload::from(packed)).await.map_err(self.fail("the backup cannot be written"))?;
+        self.objects.store.put(&key, PutPayload::from(packed)).await.map_err(self.fail("the backup cannot be written"))?;
         self.put_file(self.key(&["backups", &name, "snapshot"]), snapshot, path).await?;
         Ok(name)
     }
@@ -147,7 +163,7 @@ impl BackupStore {
     /// oldest first. The time in a name comes from one member's clock, so it does not count.
     async fn found(&self) -> Result<Vec<(String, SystemTime)>, BackupError> {
         let prefix = self.key(&["backups"]);
-        let mut listed = self.0.store.list(Some(&prefix));
+        let mut listed = self.objects.store.list(Some(&prefix));
         let mut found = Vec::new();
         while let Some(object) = listed.next().await {
             let object = object.map_err(self.fail("the backups cannot be listed"))?;
@@ -182,8 +198,8 @@ impl BackupStore {
         let there = self.list().await?;
         let name = match name {
             Some(name) if there.iter().any(|t| t == name) => name.to_owned(),
-            Some(name) => return Err(BackupError::Unknown { url: self.0.url.clone(), name: name.to_owned(), there }),
-            None => there.last().cloned().ok_or_else(|| BackupError::Empty { url: self.0.url.clone() })?,
+            Some(name) => return Err(BackupError::Unknown { url: self.objects.url.clone(), name: name.to_owned(), there }),
+            None => there.last().cloned().ok_or_else(|| BackupError::Empty { url: self.objects.url.clone() })?,
         };
         let damaged = |Damage { object, why }| {
             let others: Vec<&str> = there.iter().rev().filter(|t| **t != name).take(NAMED_MAX).map(String::as_str).collect();
@@ -193,27 +209,29 @@ impl BackupStore {
         let folder = dir.join("audit");
         std::fs::create_dir_all(&folder).map_err(BackupError::local(&folder))?;
         let snapshot = self.key(&["backups", &name, "snapshot"]);
-        self.get_file(&snapshot, &got_snapshot(dir)).await?;
+        self.get_file(&snapshot, &got_snapshot(dir), |read, total| self.reporter.report(Stage::Snapshot, read, total)).await?;
         let key = self.key(&["backups", &name, "audit"]);
         let unread = format!("{key} cannot be read");
-        let packed = self.0.store.get(&key).await.map_err(self.fail(&unread))?.bytes().await.map_err(self.fail(&unread))?;
+        let packed = self.objects.store.get(&key).await.map_err(self.fail(&unread))?.bytes().await.map_err(self.fail(&unread))?;
         let chain = unpacked(&packed).map_err(|e| damaged(Damage { object: key.to_string(), why: with_causes(&e) }))?;
-        for segment in &chain.segments {
+        let segments = chain.segments.len() as u64;
+        for (number, segment) in (1..).zip(&chain.segments) {
             let key = self.key(&["audit", &segment.name()]);
-            match self.get_file(&key, &audit::path_of(&folder, segment.first)).await {
+            match self.get_file(&key, &audit::path_of(&folder, segment.first), |_, _| {}).await {
                 Err(BackupError::Store { source: object_store::Error::NotFound { .. }, .. }) => {
                     return Err(damaged(Damage { object: key.to_string(), why: "it is not there".to_owned() }));
                 }
                 got => got?,
             }
+            self.reporter.report(Stage::Segments, number, segments);
         }
         if chain.base.seq > 0 {
             audit::begin_after(&folder, &chain.base).map_err(|e| damaged(Damage { object: key.to_string(), why: why(e) }))?;
         }
         sync_folder(&folder)?;
         let names = Names { snapshot: snapshot.to_string(), audit: key.to_string(), segments: self.key(&["audit"]).to_string() };
-        let to = dir.to_owned();
-        let checked = tokio::task::spawn_blocking(move || check(&to, &chain, &names)).await;
+        let (to, reporter) = (dir.to_owned(), self.reporter.clone());
+        let checked = tokio::task::spawn_blocking(move || check(&to, &chain, &names, &reporter)).await;
         let (loaded, chain) = checked.map_err(|e| BackupError::Task { why: e.to_string() })?.map_err(damaged)?;
         Ok(Checked { name, loaded, chain })
     }
@@ -254,7 +272,7 @@ fn why(error: StoreError) -> String {
     }
 }
 
-fn check(dir: &Path, chain: &Chain, names: &Names) -> Result<(Loaded, AuditChain), Damage> {
+fn check(dir: &Path, chain: &Chain, names: &Names, reporter: &Reporter) -> Result<(Loaded, AuditChain), Damage> {
     let loaded = snapshot_file::load(&got_snapshot(dir)).map_err(|e| Damage { object: names.snapshot.clone(), why: why(e) })?;
     let of_segment = |file: &Path| {
         let first = file.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.parse::<u64>().ok());
@@ -294,6 +312,9 @@ fn check(dir: &Path, chain: &Chain, names: &Names) -> Result<(Loaded, AuditChain
         let seq = head.seq + 1;
         let record = record.map_err(|e| broken(seq, format!("audit record {seq}: {e}")))?;
         head.follow(&record).map_err(|fault| broken(seq, fault.to_string()))?;
+        if seq.is_multiple_of(REPORTED_RECORDS) || seq == want.seq {
+            reporter.report(Stage::Records, seq - chain.base.seq, want.seq.saturating_sub(chain.base.seq));
+        }
     }
     if head != *want {
         let why = format!("its audit chain ends at record {} ({}), its state at {} ({})", head.seq, head.hash, want.seq, want.hash);

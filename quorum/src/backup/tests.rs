@@ -2,6 +2,7 @@
 //! turn.
 
 use super::BackupError;
+use super::progress::{ReadProgress, Reporter, Stage};
 use super::store::{BackupStore, Chain, Segment};
 use crate::config::QuorumConfig;
 use lattice_ledger::{Action, AuditHead, Command, Ledger, MembersStep};
@@ -9,7 +10,9 @@ use lattice_model::{Principal, Revision, Timestamp};
 use lattice_store::audit::{AuditChain, SEGMENT_RECORDS};
 use lattice_store::raft::SnapshotMeta;
 use lattice_store::snapshot_file::{self, About};
+use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 struct Scratch(PathBuf);
 
@@ -81,6 +84,19 @@ async fn a_flipped_byte_in_any_object_is_found_and_the_object_named() {
             store.get(None, &dir).await
         }
     };
+    let reports = Arc::new(Mutex::new(Vec::<ReadProgress>::new()));
+    let to = Arc::clone(&reports);
+    let watched = store.clone().reporting(Reporter::new(move |report| to.lock().push(report)));
+    let dir = scratch.0.join("reported");
+    std::fs::create_dir(&dir).unwrap();
+    watched.get(None, &dir).await.unwrap();
+    let size = std::fs::metadata(at.join("backups").join(&name).join("snapshot")).unwrap().len();
+    let last_of = |stage: Stage| reports.lock().iter().rev().find(|report| report.stage == stage).map(|report| (report.done, report.total));
+    let all = SEGMENT_RECORDS + 50;
+    let want = [(Stage::Snapshot, size), (Stage::Segments, 1), (Stage::Records, all)].map(|(stage, total)| (stage, Some((total, total))));
+    assert_eq!(want.map(|(stage, _)| (stage, last_of(stage))), want);
+    assert!(reports.lock().iter().filter(|report| report.stage == Stage::Records).count() > 2, "it advances");
+
     let checked = got(0).await.unwrap();
     assert_eq!((checked.name, checked.chain.head(), checked.loaded.ledger), (name, ledger.audit_head(), ledger.clone()));
     let objects = files(&at);

@@ -133,13 +133,23 @@ impl CheckpointStore {
         Ok(found)
     }
 
-    /// Downloads one file and verifies it. Writes it to `to`, if that is given.
-    pub async fn download(&self, part: &Part, entry: &FileEntry, to: Option<File>) -> Result<(), StoreError> {
+    /// Downloads one file and verifies it. Writes it to `to`, if that is given. After each piece, `set_read` gets about
+    /// how many of the file's bytes were read: the share of its compressed object that has arrived.
+    pub async fn download(
+        &self,
+        part: &Part,
+        entry: &FileEntry,
+        to: Option<File>,
+        set_read: &(dyn Fn(u64) + Sync),
+    ) -> Result<(), StoreError> {
         let (Some(object), Some(size), Some(hash)) = (&entry.object, entry.size, &entry.blake3) else { return Ok(()) };
         let what = format!("{}: {}", part.node, entry.path);
         let damaged = |why: String| StoreError::Damaged { what: what.clone(), why };
-        let mut pieces = match self.objects.store.get(&self.part_key(part, object)).await {
-            Ok(found) => found.into_stream(),
+        let (mut pieces, object_bytes) = match self.objects.store.get(&self.part_key(part, object)).await {
+            Ok(found) => {
+                let object_bytes = found.meta.size;
+                (found.into_stream(), object_bytes)
+            }
             Err(object_store::Error::NotFound { .. }) => return Err(damaged(format!("its object {object} is missing"))),
             Err(error) => return Err(error.into()),
         };
@@ -151,14 +161,16 @@ impl CheckpointStore {
             let _permit = permit;
             expand(Fed::of(compressed), &wanted, to, &stop)
         });
-        let mut broke = None;
+        let (mut broke, mut arrived) = (None, 0_u64);
         while let Some(piece) = pieces.next().await {
             match piece {
                 Ok(piece) => {
+                    arrived += piece.len() as u64;
                     // If the thread has stopped, it returns the error below.
                     if feed.send(piece).await.is_err() {
                         break;
                     }
+                    set_read(part_of(size, arrived, object_bytes));
                 }
                 Err(error) => {
                     broke = Some(error);
@@ -175,6 +187,12 @@ impl CheckpointStore {
             (None, Ok(())) => Ok(()),
         }
     }
+}
+
+/// The bytes of a file of `size` that the part `done` of `total` stands for.
+fn part_of(size: u64, done: u64, total: u64) -> u64 {
+    let part = u128::from(size) * u128::from(done.min(total)) / u128::from(total.max(1));
+    u64::try_from(part).unwrap_or(size)
 }
 
 fn to_json(manifest: &NodeManifest) -> Result<Vec<u8>, StoreError> {

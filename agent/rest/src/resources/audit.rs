@@ -48,6 +48,8 @@ struct AuditParams {
     #[serde(default)]
     job: u64,
     node: Option<String>,
+    /// The id of the token with which it was requested: 16 hexadecimal digits.
+    token: Option<String>,
     /// Any of these types, such as `AttachStarted,LogsRead`.
     r#type: Option<String>,
     /// From then on: RFC 3339, a day, or how long ago, such as `7d`.
@@ -90,6 +92,7 @@ async fn query_audit(calls: Calls, Params(params): Params<AuditParams>) -> Resul
         types: list(params.r#type.as_deref()),
         since_ms: past("since", params.since.as_deref())?,
         until_ms: past("until", params.until.as_deref())?,
+        token: params.token.unwrap_or_default(),
     };
     let limit = params.limit.unwrap_or(LIMIT_DEFAULT);
     let request = v1::QueryAuditRequest { filter: Some(filter), after: params.after, limit };
@@ -119,6 +122,8 @@ struct ExportParams {
     #[serde(default)]
     job: u64,
     node: Option<String>,
+    /// The id of the token with which it was requested: 16 hexadecimal digits.
+    token: Option<String>,
     /// Any of these types, such as `AttachStarted,LogsRead`.
     r#type: Option<String>,
     /// From then on: RFC 3339, a day, or how long ago, such as `7d`.
@@ -143,6 +148,7 @@ async fn export_audit(calls: Calls, Params(params): Params<ExportParams>) -> Res
         types: list(params.r#type.as_deref()),
         since_ms: past("since", params.since.as_deref())?,
         until_ms: past("until", params.until.as_deref())?,
+        token: params.token.unwrap_or_default(),
     };
     let mut pages = calls.admin().export_audit(v1::ExportAuditRequest { filter: Some(filter) }).await?.into_inner();
     // An error at once is answered as a problem.

@@ -18,5 +18,6 @@ pub(super) fn filter(session: &Session, args: AuditFilterArgs) -> Result<v1::Aud
         types: args.types,
         since_ms: time("--since", args.since)?,
         until_ms: time("--until", args.until)?,
+        token: args.token.map(|id| id.to_string()).unwrap_or_default(),
     })
 }

@@ -2,6 +2,7 @@
 
 use crate::tasks::parse_job;
 use clap::{Args, Subcommand};
+use lattice_model::access_token::TokenId;
 use std::path::PathBuf;
 
 #[derive(Args)]
@@ -29,6 +30,8 @@ const AUDIT_QUERY_EXAMPLES: &str = "Examples:
       what alice did, and what was done to alice's allocations, in two weeks
   lattice audit query --type attach-started,logs-read --since 1d -o json
       who looked at the work of whom since yesterday
+  lattice audit query --token 7f0c9a4e5b7d4c39
+      what a program requested with this token
 
 You see the records of what you did, and of what was done to your work. Admins
 of a tenant also see those of its work, operators see all records.
@@ -50,6 +53,9 @@ pub struct AuditFilterArgs {
     /// About this node
     #[arg(long, value_name = "NODE")]
     pub node: Option<String>,
+    /// Requested with the token that has this id, as `lattice admin token list` shows it
+    #[arg(long, value_name = "ID")]
+    pub token: Option<TokenId>,
     /// Of these types, separated by commas, such as AllocationEnded or attach-started
     #[arg(long = "type", value_name = "TYPE", value_delimiter = ',')]
     pub types: Vec<String>,

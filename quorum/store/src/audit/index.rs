@@ -1,5 +1,5 @@
-//! The index of a segment: the offsets of the records of an allocation, a node, a user or a kind of
-//! action.
+//! The index of a segment: the offsets of the records of an allocation, a node, a user, a kind of
+//! action or a token.
 //!
 //! ```text
 //!   audit/00000000000000000001.audit    a sealed segment
@@ -42,9 +42,10 @@ enum By {
     Node,
     User,
     Action,
+    Token,
 }
 
-const ALL: [By; 4] = [By::Allocation, By::Node, By::User, By::Action];
+const ALL: [By; 5] = [By::Allocation, By::Node, By::User, By::Action, By::Token];
 
 /// A key and the offset of a record with it.
 type Posting = (u64, u64);
@@ -52,7 +53,7 @@ type Posting = (u64, u64);
 /// The postings of a segment in memory.
 #[derive(Clone, Debug, Default)]
 pub struct Postings {
-    lists: [Vec<Posting>; 4],
+    lists: [Vec<Posting>; ALL.len()],
     times: Times,
 }
 
@@ -122,6 +123,9 @@ fn asked(filter: &AuditFilter) -> Vec<(By, Vec<RangeInclusive<u64>>)> {
     if !filter.actions.is_empty() {
         asked.push((By::Action, filter.actions.iter().map(|a| key_of_action(*a)..=key_of_action(*a)).collect()));
     }
+    if let Some(token) = &filter.token {
+        asked.push((By::Token, one(key_of_name(token))));
+    }
     asked
 }
 
@@ -172,6 +176,9 @@ impl Postings {
             put(By::User, key_of_name(account));
         }
         put(By::Action, key_of_action(record.action));
+        if let Some(token) = &record.token {
+            put(By::Token, key_of_name(token));
+        }
     }
 
     /// Adds all postings of `other`.

@@ -36,7 +36,7 @@ fn records(count: u64) -> Vec<AuditRecord> {
         at: Timestamp(if seq > 20_000 { seq - 5000 } else { seq }),
         // Some actors include the machine.
         actor: format!("u{}{}", seq % 7, if seq.is_multiple_of(13) { "@n4" } else { "" }),
-        token: seq.is_multiple_of(17).then(|| format!("{seq:016x}")),
+        token: seq.is_multiple_of(17).then(|| format!("{:016x}", seq % 5)),
         action: AuditAction::ALL[usize::try_from(seq % 5).unwrap()],
         allocation: (!seq.is_multiple_of(3)).then(|| id(seq % 997)),
         owner: seq.is_multiple_of(2).then(|| format!("u{}", seq % 3)),
@@ -57,6 +57,9 @@ fn filters() -> Vec<AuditFilter> {
         AuditFilter { user: Some("u2".into()), actions: vec![AuditAction::ALL[1], AuditAction::ALL[3]], ..all.clone() },
         AuditFilter { node: Some("n4".parse().unwrap()), since: Some(Timestamp(14_000)), until: Some(Timestamp(16_000)), ..all.clone() },
         AuditFilter { node: Some("n99".parse().unwrap()), ..all.clone() },
+        AuditFilter { token: Some(format!("{:016x}", 3)), ..all.clone() },
+        AuditFilter { token: Some(format!("{:016x}", 3)), user: Some("u2".into()), ..all.clone() },
+        AuditFilter { token: Some(format!("{:016x}", 99)), ..all.clone() },
         AuditFilter { since: Some(Timestamp(u64::MAX)), ..all },
     ]
 }
