@@ -272,7 +272,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(50));
             false
         });
-        assert!(!held && (2..=4).contains(&calls), "{calls} times in half a second");
+        assert!(!held && calls <= 4, "{calls} times in half a second");
         assert!(until(Duration::ZERO, || true), "a condition that holds is seen without any time");
     }
 
