@@ -90,6 +90,7 @@ fn shim_frames() {
         FromShim::Absent { launch: launch(), ranks: vec![1, 2] },
         FromShim::LaneOpened,
         FromShim::LanePaused { why: Some("why".into()) },
+        FromShim::FilesLate { why: Some("why".into()) },
         FromShim::TasksEnded {
             report: LaneReport { ended: vec![ended()], mean_us: 7, returned: Some(LaneReturn { number: 1, tasks: TaskSet::first(3) }) },
             left: 2,

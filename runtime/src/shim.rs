@@ -431,6 +431,9 @@ pub enum FromShim {
     /// Output could not be written to one of the user's files; the log of errors has the reason as well. Only the first
     /// failure is sent. (The latest is replayed.)
     FileFailed { why: String },
+    /// Output waits for a file system of the user that does not answer; `None`: it no longer does. Sent when the reason
+    /// changes, which it does as output grows. (Replayed while output waits.)
+    FilesLate { why: Option<String> },
     /// All work is being ended from now on; sent before the first signal, and replayed while it lasts.
     Stopping { why: StopReason },
     /// All work was ended, and no process of it is left.

@@ -11,8 +11,11 @@
 //! because its end is reported once its files are complete. It waits at most [`STALL_MAX`] without progress, and at
 //! most the grace of work that is being ended; after that, not again until the thread has answered. While work may run,
 //! half of the run lease is left for the loop to extend it. When the shim is killed, the copies end; the logs stay.
+//!
+//! While logs are copied, the loop also looks whether the thread is stuck in a system call: see [`lateness`].
 
 pub mod copier;
+mod lateness;
 mod opening;
 pub mod plan;
 
@@ -69,6 +72,10 @@ pub struct UserFiles {
     /// How long the loop may wait in its present turn.
     wait_max: Duration,
     copied: BTreeMap<LogKey, CopiedLog>,
+    /// Why output waits for its files, as the latest look found it; `None`: it does not wait.
+    late: Option<String>,
+    /// When to look again, by [`lattice_runtime::shim::boottime_ms`].
+    late_look_at_ms: u64,
 }
 
 /// A log that is copied.
@@ -106,6 +113,8 @@ impl UserFiles {
             lease_end: None,
             wait_max: WAIT_MAX,
             copied: BTreeMap::new(),
+            late: None,
+            late_look_at_ms: 0,
         };
         let paths = files.plan.emptied_before();
         if !paths.is_empty() {
@@ -185,23 +194,32 @@ impl UserFiles {
 
     /// What the user reads if files are not complete at the end of all work: how much is missing, and where.
     fn incomplete_text(&self) -> String {
+        let what = match self.uncopied_text() {
+            Some(uncopied) => format!("{uncopied} are missing"),
+            // All of it was written, but not to the disk of the server.
+            None => "some output may be missing there".to_owned(),
+        };
+        format!("the files of --output and --error were not written in time: {what}; `lattice logs` has it")
+    }
+
+    /// How many bytes of output are not yet in which file, without access to the user's file system; `None`: there are
+    /// none.
+    fn uncopied_text(&self) -> Option<String> {
         let mut missing = BTreeMap::<&Path, u64>::new();
         for CopiedLog { bytes, log, path } in self.copied.values() {
-            // The length of a log is known without the user's file system.
             let length = log.metadata().map_or(0, |metadata| metadata.len());
             *missing.entry(path).or_default() += length.saturating_sub(bytes.load(Ordering::Relaxed));
         }
         missing.retain(|_, bytes| *bytes > 0);
+        if missing.is_empty() {
+            return None;
+        }
         let named = missing.iter().take(NAMED_MAX).map(|(path, bytes)| format!("{bytes} bytes in {}", path.display()));
-        let what = match missing.len() {
-            // All of it was written, but not to the disk of the server.
-            0 => "some output may be missing there".to_owned(),
-            count => {
-                let more = if count > NAMED_MAX { format!(", and some in {} others", count - NAMED_MAX) } else { String::new() };
-                format!("{}{more} are missing", named.collect::<Vec<_>>().join(", "))
-            }
+        let more = match missing.len() {
+            count if count > NAMED_MAX => format!(", and some in {} others", count - NAMED_MAX),
+            _ => String::new(),
         };
-        format!("the files of --output and --error were not written in time: {what}; `lattice logs` has it")
+        Some(named.collect::<Vec<_>>().join(", ") + &more)
     }
 
     /// How far each log is copied, in bytes.
@@ -324,6 +342,41 @@ mod tests {
         let why = files.open((0, 0), planned, |to| open_log(&log(to.stream))).unwrap_err();
         assert_eq!(why.to_string(), format!("--input {}: No such file or directory (os error 2)", dir.join("in").display()));
         assert_eq!(files.positions(), BTreeMap::new());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_stuck_thread_is_found_by_looks_that_end_with_the_copies() {
+        let dir = std::env::temp_dir().join(format!("lattice-late-files-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("log"), "out\n").unwrap();
+        let mut files = begin(&dir, OutputFiles { stdout: "out".into(), ..OutputFiles::default() });
+        assert_eq!((files.lateness_due(), files.look_for_lateness(1)), (None, false), "nothing is copied");
+        // The thread does not have this log, so it is idle: the test acts in its place.
+        let (bytes, log) = (Arc::<AtomicU64>::default(), Arc::new(open_log(&dir.join("log")).unwrap()));
+        let copied = CopiedLog { bytes: Arc::clone(&bytes), log, path: "/hung/out".into() };
+        files.copied.insert((0, 0, LogStream::Out), copied);
+        let shared = Arc::clone(&files.shared);
+        let busy_since = |ms: u64| shared.busy_since_ms.store(ms, Ordering::Relaxed);
+        busy_since(7_000);
+        assert!(!files.look_for_lateness(10_000), "3 s are not late");
+        assert_eq!(files.lateness_due(), Some(15_000));
+        assert!(!files.look_for_lateness(14_999), "it is not time");
+        assert!(files.look_for_lateness(15_000));
+        let shown = files.late().unwrap().to_owned();
+        assert!(shown.contains("does not answer: 4 bytes in /hung/out are not written yet; "), "{shown}");
+        assert!(!files.look_for_lateness(20_000), "nothing has changed");
+        bytes.store(4, Ordering::Relaxed);
+        assert!(files.look_for_lateness(25_000));
+        assert!(files.late().unwrap().contains("some output may not be on its disk yet"), "{:?}", files.late());
+        busy_since(29_000);
+        assert!(files.look_for_lateness(30_000), "another call was made");
+        assert_eq!(files.late(), None);
+        assert!(files.look_for_lateness(35_000), "it hangs as well");
+        files.copied.clear();
+        assert!(files.lateness_due().is_some() && files.look_for_lateness(40_000));
+        assert_eq!((files.late(), files.lateness_due()), (None, None));
         fs::remove_dir_all(&dir).unwrap();
     }
 }

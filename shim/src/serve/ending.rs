@@ -3,6 +3,7 @@
 use super::{Ending, Shim, Walltime, now_ms, socket_token};
 use crate::launch::{Down, Launch};
 use crate::shim_log::log_line;
+use crate::user_files::UserFiles;
 use anyhow::Context;
 use lattice_runtime::exits::ExitRecord;
 use lattice_runtime::program_pages;
@@ -131,6 +132,7 @@ impl Shim {
         self.hold_uncopied(now);
         self.log_ring.look(&self.dir, now);
         self.report_file_failures();
+        self.report_late_files(now);
         self.leftovers.remove_some(now);
         self.check_hung_up(now);
         self.retry_calls(now);
@@ -228,6 +230,7 @@ impl Shim {
             .chain(waiting)
             .chain(lane)
             .chain(self.log_ring.due())
+            .chain(self.user_files.as_ref().and_then(UserFiles::lateness_due))
             .chain(self.leftovers.due())
             .chain(self.settled_at)
             .min()

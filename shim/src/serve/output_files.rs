@@ -112,6 +112,15 @@ impl Shim {
         }
     }
 
+    /// Reports that output waits for a file system that does not answer, or waits no longer.
+    pub(super) fn report_late_files(&mut self, now: u64) {
+        if let Some(files) = &mut self.user_files
+            && files.look_for_lateness(now)
+        {
+            self.agent.send(&FromShim::FilesLate { why: files.late().map(str::to_owned) });
+        }
+    }
+
     /// Reports output that could not be written to the user's files: in the error log of the process that wrote it, and
     /// to the agent.
     pub(super) fn report_file_failures(&mut self) {

@@ -2,6 +2,7 @@
 
 use super::{Ending, Script, Shim, Walltime, now_ms};
 use crate::launch::Happening;
+use crate::user_files::UserFiles;
 use lattice_model::LaunchId;
 use lattice_model::input::Taken;
 use lattice_runtime::shim::{FromShim, PROTOCOL_MAJOR, REFUSED_CODE};
@@ -69,6 +70,9 @@ impl Shim {
         }
         if let Some(why) = self.file_failure.clone() {
             agent.send(&FromShim::FileFailed { why });
+        }
+        if let Some(why) = self.user_files.as_ref().and_then(UserFiles::late) {
+            agent.send(&FromShim::FilesLate { why: Some(why.to_owned()) });
         }
         if let Ending::Stopped { why } = self.ending {
             agent.send(&FromShim::Stopped { why });

@@ -7,6 +7,7 @@
 use super::opening::{empty, open_input, open_output};
 use super::plan::OutputFile;
 use crate::log_ring::LogKey;
+use lattice_runtime::shim::boottime_ms;
 use nix::errno::Errno;
 use nix::sys::statfs::{FUSE_SUPER_MAGIC, NFS_SUPER_MAGIC, fstatfs};
 use nix::unistd::{Whence, lseek};
@@ -66,7 +67,20 @@ pub struct Shared {
     pub progress: AtomicU64,
     /// Requests that were answered.
     pub answered: AtomicU64,
+    /// When the present system call on a file of the user began, by [`boottime_ms`]; 0: there is none.
+    pub busy_since_ms: AtomicU64,
     pub failures: Mutex<VecDeque<Failure>>,
+}
+
+impl Shared {
+    /// Makes a system call on a file of the user, so that the owner sees how long it takes: it may never return.
+    fn while_busy<T>(&self, call: impl FnOnce() -> T) -> T {
+        // Zero would mean that there is no call.
+        self.busy_since_ms.store(boottime_ms().max(1), Ordering::Relaxed);
+        let result = call();
+        self.busy_since_ms.store(0, Ordering::Relaxed);
+        result
+    }
 }
 
 /// Output that could not be written to the user's file.
@@ -150,7 +164,7 @@ impl Copier {
             Request::Empty { paths, asker, answer } => {
                 for path in paths {
                     // A failure is reported when the work opens the file.
-                    let _ = empty(&path, || Arc::strong_count(&asker) > 1);
+                    let _ = self.shared.while_busy(|| empty(&path, || Arc::strong_count(&asker) > 1));
                 }
                 let _ = answer.send(());
             }
@@ -171,13 +185,16 @@ impl Copier {
     }
 
     fn open(&mut self, logs: Vec<NewLog>, input: Option<&Path>) -> Result<Option<File>, String> {
-        let input = input.map(|path| open_input(path).map_err(|error| format!("--input {}: {error}", path.display()))).transpose()?;
+        let opened = |path: &Path| self.shared.while_busy(|| open_input(path));
+        let input = input.map(|path| opened(path).map_err(|error| format!("--input {}: {error}", path.display()))).transpose()?;
         for NewLog { key, log, copied, to } in logs {
             self.forget(key);
             if !self.targets.contains_key(&to.path) {
                 let is_wanted = || Arc::strong_count(&copied) > 1;
-                let file = open_output(&to, is_wanted).map_err(|error| format!("--{} {}: {error}", to.option, to.path.display()))?;
-                let is_cached = fstatfs(&file).is_ok_and(|system| [NFS_SUPER_MAGIC, FUSE_SUPER_MAGIC].contains(&system.filesystem_type()));
+                let opened = self.shared.while_busy(|| open_output(&to, is_wanted));
+                let file = opened.map_err(|error| format!("--{} {}: {error}", to.option, to.path.display()))?;
+                let system = self.shared.while_busy(|| fstatfs(&file));
+                let is_cached = system.is_ok_and(|system| [NFS_SUPER_MAGIC, FUSE_SUPER_MAGIC].contains(&system.filesystem_type()));
                 self.targets.insert(to.path.clone(), Target { file, logs: 0, has_failed: false, is_cached });
             }
             if let Some(target) = self.targets.get_mut(&to.path) {
@@ -206,7 +223,7 @@ impl Copier {
             }
             let target = self.logs.get(&key).and_then(|log| self.targets.get_mut(&log.path));
             if let Some(target) = target.filter(|target| target.is_cached)
-                && let Err(error) = target.file.sync_data()
+                && let Err(error) = self.shared.while_busy(|| target.file.sync_data())
             {
                 // A pipe or a terminal cannot be synced.
                 if error.raw_os_error() != Some(libc::EINVAL) {
@@ -238,7 +255,9 @@ impl Copier {
         let Some(target) = self.targets.get_mut(&path) else { return };
         target.logs -= 1;
         if target.logs == 0 {
-            self.targets.remove(&path);
+            let unused = self.targets.remove(&path);
+            // A server may have to confirm what was written.
+            self.shared.while_busy(|| drop(unused));
         }
     }
 
@@ -291,7 +310,7 @@ impl Copier {
         let chunk = if read == CHUNK_BYTES { line_end.unwrap_or(read) } else { read };
         let mut rest = &self.buffer[..chunk];
         while !rest.is_empty() {
-            match target.file.write(rest) {
+            match self.shared.while_busy(|| target.file.write(rest)) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(written) => {
                     rest = &rest[written..];

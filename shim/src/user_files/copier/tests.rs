@@ -151,3 +151,20 @@ fn a_file_whose_opening_came_too_late_is_not_emptied() {
     assert_eq!(bench.file("out"), "of another attempt\n");
     assert_eq!((bench.copier.logs.len(), bench.copier.targets.len()), (0, 0));
 }
+
+#[test]
+fn a_system_call_on_a_file_of_the_user_is_marked_until_it_returns() {
+    let mut bench = Bench::new("busy");
+    let shared = Arc::clone(&bench.copier.shared);
+    let since = || shared.busy_since_ms.load(Ordering::Relaxed);
+    let (before, during) = (boottime_ms(), shared.while_busy(since));
+    assert!((before.max(1)..=boottime_ms().max(1)).contains(&during), "{during}");
+    assert_eq!(since(), 0);
+    bench.open(0, "out", true).unwrap();
+    bench.open(1, "/dev/full", true).unwrap();
+    bench.log(0, "text\n");
+    bench.log(1, "text\n");
+    bench.copier.look();
+    bench.copier.catch_up(Which::All, true);
+    assert_eq!((bench.file("out").as_str(), since()), ("text\n", 0), "also after a call that failed");
+}
