@@ -4,6 +4,7 @@ mod beginning;
 mod ending;
 mod lane;
 mod lane_state;
+mod late_files;
 mod lease;
 mod line;
 mod parts;
@@ -238,6 +239,7 @@ impl AllocationTask {
                     }
                     return;
                 }
+                self.forget_late_files();
                 self.senders.detail.send_modify(|d| d.shim_pid = Some(pid));
             }
             FromShim::Ready { failed } => {
@@ -285,6 +287,7 @@ impl AllocationTask {
             FromShim::FileFailed { why } => {
                 tracing::warn!(allocation = %self.share.allocation, %why, "a file for the allocation's user could not be written");
             }
+            FromShim::FilesLate { why } => self.show_late_files(why),
             FromShim::LaunchStarted { launch } => self.launch_started(launch).await,
             FromShim::RankEnded { launch, rank, outcome } => {
                 failpoint::pass(Point::RankEndReceived);

@@ -224,8 +224,12 @@ pub fn read_output(context: &Shared, allocation: AllocationId, epoch: Epoch, ope
         until_ms: open.until_ms,
         dated: open.dated,
     };
-    let follow = open.follow.then(|| context.work.allocations.of_epoch(allocation, epoch)).flatten();
-    let follow = follow.map(|w| (w.activity, context.growth.clone()));
+    let running = context.work.allocations.of_epoch(allocation, epoch);
+    // Before the output, which may be long. The queue is empty, so it has space.
+    if let Some(why) = running.as_ref().and_then(|running| running.detail.borrow().files_late.clone()) {
+        let _ = out.try_send(LogItem::Notice(why));
+    }
+    let follow = running.filter(|_| open.follow).map(|running| (running.activity, context.growth.clone()));
     let spools = context.work.spools.clone();
     let me = context.setup.me.clone();
     context.work.tasks.spawn(async move {

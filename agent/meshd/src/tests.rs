@@ -488,6 +488,21 @@ async fn output_that_was_never_written_here_is_not_here() {
     assert_eq!((items.recv().await, items.recv().await), (Some(LogItem::NotHere), None));
 }
 
+#[tokio::test]
+async fn output_begins_with_a_notice_while_it_waits_for_its_files() {
+    let agent = Agent::new();
+    let held = agent.holds(1, |_| {});
+    std::fs::create_dir_all(held.handle.dir().logs()).unwrap();
+    for late in [Some("4 bytes wait".to_owned()), None] {
+        held.senders.detail.send_modify(|detail| detail.files_late = late.clone());
+        let mut items = read_output(&agent.context, id(1), Epoch(2), &logs_open(OWNER, 1, 2));
+        if let Some(why) = late {
+            assert_eq!(items.recv().await, Some(LogItem::Notice(why)));
+        }
+        assert_eq!(items.recv().await, Some(LogItem::End));
+    }
+}
+
 #[test]
 fn each_ranks_end_has_the_index_of_its_node() {
     let nodes =

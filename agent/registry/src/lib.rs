@@ -71,15 +71,16 @@ pub struct Detail {
     pub text: String,
     /// Why a port that it exposes is not listed as a service; `None`: all are, or it exposes none.
     pub unlisted: Option<String>,
+    /// Why output waits for files of the user; `None`: it does not wait.
+    pub files_late: Option<String>,
 }
 
 impl Detail {
     /// What its status shows.
     pub fn status_text(&self) -> String {
-        match &self.unlisted {
-            Some(why) => format!("{}; not listed as a service yet: {why}", self.text),
-            None => self.text.clone(),
-        }
+        let unlisted = self.unlisted.as_ref().map(|why| format!("not listed as a service yet: {why}"));
+        let texts = [Some(self.text.clone()), unlisted, self.files_late.clone()];
+        texts.into_iter().flatten().collect::<Vec<_>>().join("; ")
     }
 }
 

@@ -171,8 +171,34 @@ fn agent_logs(w: &World) -> String {
     w.cluster().nodes.iter().map(|node| fs::read_to_string(&node.daemon.log).unwrap()).collect()
 }
 
+/// While a write hangs, the log of its work and the status of the node name the file, and not once it returns.
+fn named_while_it_hangs(w: &World, dir: &Path) {
+    let (hung, end) = (HungMount::new(&w.dir.join("hung-late")), dir.join("end"));
+    let path = hung.dir.join("data");
+    let work = format!("echo first; while [ ! -e {} ]; do sleep 0.05; done", end.display());
+    let output = option("output", &hung.dir, "data");
+    let id = w.submit(&["--cores=1", "--open-mode=append", &output, "--", "/bin/sh", "-c", &work]);
+    w.wait("a write that hangs", || hung.is_written());
+    let node = w.status(&id)["nodes"][0].as_str().unwrap().to_owned();
+    let log = || w.run(&["logs", &id]).err();
+    let status = || w.at(&node).json(&["node", "status"]).unwrap()["allocations"].to_string();
+    let why = format!("does not answer: {} bytes in {} are not written yet", "first\n".len(), path.display());
+    w.wait("the log to name the file", || log().contains(&why));
+    assert!(status().contains(&why), "{}", status());
+    w.wait("the agent's warning", || agent_logs(w).lines().any(|line| line.contains(&why) && line.contains(&id)));
+    assert_eq!(text(&w.status(&id), "state"), "Running");
+    drop(hung);
+    w.wait("the log to name it no longer", || !log().contains("does not answer"));
+    assert!(!status().contains("does not answer"), "{}", status());
+    assert_eq!(text(&w.status(&id), "state"), "Running");
+    fs::write(end, "").unwrap();
+    w.completed(&id);
+}
+
 fn hung_file(w: &World) {
-    let (dir, hung) = (folder(w, "hung"), HungMount::new(&w.dir.join("hung-output")));
+    let dir = folder(w, "hung");
+    named_while_it_hangs(w, &dir);
+    let hung = HungMount::new(&w.dir.join("hung-output"));
     let (to_hung, go) = (option("output", &hung.dir, "data"), dir.join("go"));
     let submitted = |node: &[&str], then: &str| {
         let work = format!("echo first; {then}");

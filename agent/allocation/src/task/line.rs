@@ -116,6 +116,7 @@ impl AllocationTask {
     pub(super) async fn shim_lost(&mut self, why: &str) {
         self.context.adoption.lost(self.share.allocation);
         self.terminals.lost(why);
+        self.forget_late_files();
         self.lane.is_open = false;
         let Recorded { tasks, others } = self.recorded_ends().await;
         let entry = match &self.share.spec.entrypoint {

@@ -581,6 +581,24 @@ async fn a_pause_of_a_lane_is_shown_until_it_is_over_and_not_once_the_work_is_be
 }
 
 #[tokio::test]
+async fn output_that_waits_for_its_files_is_shown_until_it_does_not_also_if_that_was_while_the_line_was_broken() {
+    let mut work = Work::running(script).await;
+    let shown = |work: &Work| work.handle.detail.borrow().status_text();
+    let before = shown(&work);
+    let late = |why: &str| FromShim::FilesLate { why: Some(why.into()) };
+    work.task.handle_message(late("4 bytes wait")).await;
+    work.task.handle_message(late("9 bytes wait")).await;
+    assert_eq!(shown(&work), format!("{before}; 9 bytes wait"));
+    work.task.handle_message(FromShim::FilesLate { why: None }).await;
+    assert_eq!(shown(&work), before);
+    work.task.handle_message(late("4 bytes wait")).await;
+    // The replay of another connection does not have it.
+    work.connect(false).await;
+    work.task.handle_message(work.hello(1)).await;
+    assert_eq!(shown(&work), before);
+}
+
+#[tokio::test]
 async fn a_lane_whose_tasks_are_revoked_asks_what_is_left() {
     let mut work = Work::with_lane().await;
     let call = work.asked().await;
