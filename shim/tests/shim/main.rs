@@ -5,6 +5,10 @@ mod attach;
 mod bed;
 mod binding;
 mod data;
+// It stands in for the file system of a user in both places.
+#[path = "../../../lab/tests/e2e/hung.rs"]
+#[expect(dead_code, reason = "only writes hang here")]
+mod hung;
 mod lane;
 mod mpi;
 mod run_lease;
@@ -24,6 +28,7 @@ fn main() {
     let tree = root.or_else(|| Slice::find(Path::new("x")).is_err().then_some("needs a cgroup v2 tree"));
     let image = tree.or_else(|| missing("mksquashfs").then_some("needs mksquashfs"));
     let mpich = tree.or_else(|| missing("mpicc.mpich").then_some("needs mpicc.mpich"));
+    let fuse = tree.or_else(|| (!Path::new("/dev/fuse").exists()).then_some("needs /dev/fuse"));
     let bash = missing("bash").then_some("needs bash");
     let port = tree.or(bash);
     let trials = vec![
@@ -87,6 +92,7 @@ fn main() {
         trial("output_is_whole_in_the_users_file_when_the_end_is_reported", tree, user_files::whole_at_the_end),
         trial("work_whose_files_the_user_may_not_have_does_not_begin", tree, user_files::refused),
         trial("full_disk_of_the_users_file_does_not_harm_the_work", tree, user_files::full_disk),
+        trial("users_file_that_hangs_is_reported_while_the_work_runs_and_to_each_agent", fuse, user_files::late),
         trial("signal_comes_before_the_walltime_ends", tree, user_files::warned),
         trial("pmi_garbage_ends_that_launch_alone", tree, mpi::garbage),
         trial("rank_that_dies_after_init_brings_its_launch_down", tree, mpi::dead_rank),

@@ -1,6 +1,7 @@
 //! Files of the user for the output of work, and the signal before the walltime ends.
 
 use crate::bed::{Bed, Setting, eventually};
+use crate::hung::HungMount;
 use lattice_model::{EndWarning, OutputFiles, RankOutcome};
 use lattice_runtime::shim::{FromShim, LogStream, ToShim};
 use std::fs::{self, Permissions};
@@ -105,6 +106,28 @@ pub fn full_disk() {
     assert!(log.contains("lattice: some of its output may be missing in /dev/full: No space left on device"), "{log}");
     assert!(fs::read_to_string(file(&bed, "err")).unwrap().starts_with("error\n"));
     bed.end();
+}
+
+pub fn late() {
+    let mut bed;
+    // Dropped before the shim, which cannot end while its write hangs.
+    let hung = HungMount::new(&std::env::temp_dir().join(format!("lattice-shim-hung-{}", std::process::id())));
+    let path = hung.dir.join("data");
+    bed = self::bed(OutputFiles { stdout: path.display().to_string(), append: true, ..OutputFiles::default() });
+    open_scratch(&bed);
+    start(&mut bed, "echo first; while [ ! -e $DIR/go ]; do sleep 0.02; done");
+    let late = bed.agent.until("FilesLate", |m| matches!(m, FromShim::FilesLate { .. })).pop();
+    let Some(FromShim::FilesLate { why: Some(why) }) = &late else { panic!("{late:?}") };
+    assert!(why.contains(&format!("does not answer: 6 bytes in {} are not written yet", path.display())), "{why}");
+    bed.reconnect();
+    assert_eq!(bed.agent.synced().into_iter().find(|m| matches!(m, FromShim::FilesLate { .. })), late);
+    let dir = hung.dir.clone();
+    drop(hung);
+    bed.agent.until("the end of the wait", |m| *m == FromShim::FilesLate { why: None });
+    fs::write(file(&bed, "go"), "").unwrap();
+    assert_eq!(ended(&mut bed).0, RankOutcome::Exited { code: 0 });
+    bed.end();
+    fs::remove_dir(dir).unwrap();
 }
 
 pub fn warned() {
