@@ -1,6 +1,6 @@
 //! Output that waits for a file system that does not answer. A thread that is stuck in a system call cannot report that
-//! itself, so the shim's loop looks at the time at which the call began. It looks only while logs are copied: a shim at
-//! rest does not wake.
+//! itself, so the shim's loop looks at the time at which the call began: every five seconds while processes run whose
+//! logs are copied, and never without such files.
 
 use super::{STALL_MAX, UserFiles};
 use lattice_model::millis;
