@@ -232,7 +232,7 @@ impl QuorumClient {
     }
 
     async fn get_allocations(self, keys: Vec<String>, deadline: Duration) -> Result<Outcomes, CallError> {
-        match self.call(&Request::GetAllocations { keys }, deadline).await? {
+        match self.call(&Request::GetAllocations { keys, node: None }, deadline).await? {
             Answer::Allocations(outcomes) => Ok(outcomes),
             _ => Ok(Vec::new()),
         }
