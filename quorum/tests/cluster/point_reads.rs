@@ -46,5 +46,9 @@ async fn an_answer_that_has_no_space_for_all_reads_loses_none() {
     for (found, id) in found.into_iter().zip(ids) {
         assert_eq!(found.map(|found| found.id), Ok(id));
     }
+    // The client refuses a long key by itself, with the refusal of the quorum.
+    let long = "é".repeat(70);
+    let refusal = client.call(&Request::GetAllocation { key: long.clone() }, PATIENCE).await.unwrap_err();
+    assert_eq!(client.find_allocation(long).await, Err(refusal));
     member.stop().await;
 }
