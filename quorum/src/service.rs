@@ -180,6 +180,17 @@ impl Service {
     }
 }
 
+/// The refusals in an answer: of the request, or of single reads in it.
+fn refusals(answer: &Result<Answer, Refusal>) -> impl Iterator<Item = &Refusal> {
+    let inner = match answer {
+        Ok(Answer::Stale { answer, .. }) => Some(&**answer),
+        Ok(answer) => Some(answer),
+        Err(_) => None,
+    };
+    let outcomes = if let Some(Answer::Allocations(outcomes)) = inner { outcomes.as_slice() } else { &[] };
+    answer.as_ref().err().into_iter().chain(outcomes.iter().filter_map(|outcome| outcome.as_ref().err()))
+}
+
 /// The id of the cluster's token that the caller on the network presented to the agent. Only an
 /// agent of role `api` vouches for callers.
 fn token_of<T>(request: &tonic::Request<T>, caller: &Caller) -> Option<TokenId> {
@@ -217,8 +228,7 @@ impl Quorum for Service {
             }
             (Ok(grant), question) => {
                 let answer = answer::answer(&self.core, &caller, grant, question, token).await;
-                let outcomes = if let Ok(Answer::Allocations(outcomes)) = &answer { outcomes.as_slice() } else { &[] };
-                for refusal in answer.as_ref().err().into_iter().chain(outcomes.iter().filter_map(|outcome| outcome.as_ref().err())) {
+                for refusal in refusals(&answer) {
                     if matches!(refusal, Refusal::Role { .. }) {
                         self.core.identity.credentials.refused().count(Cause::Role, &format_args!("{}: {refusal}", caller.name));
                     }

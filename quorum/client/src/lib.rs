@@ -45,7 +45,7 @@ use lattice_pki::credentials::{AskAuthority, Credentials, Used, Wanted};
 use lattice_pki::identity::Role;
 use lattice_pki::tls::TlsError;
 use parking_lot::{Mutex, MutexGuard};
-use point_reads::{Outcomes, PointReads};
+use point_reads::{Outcomes, PointReads, READ_TIMEOUT};
 use rand::seq::SliceRandom;
 use reachability::Reachability;
 use requested_by::request_of;
@@ -220,19 +220,20 @@ impl QuorumClient {
     /// (`point_reads`).
     ///
     /// # Errors
-    /// As [`Self::call`], with a deadline of 3 seconds.
+    /// As [`Self::call`], with a deadline of 3 seconds. A key of more than 64 bytes is unknown, and a
+    /// read is refused while 16,384 others wait.
     pub fn find_allocation(&self, key: String) -> BoxFuture<'static, Result<Allocation, CallError>> {
         let client = self.clone();
         async move {
             let reads = Arc::clone(&client.0.point_reads);
-            let found = reads.find(key, move |keys, deadline| client.clone().get_allocations(keys, deadline)).await;
+            let found = reads.find(key, READ_TIMEOUT, move |keys, deadline| client.clone().get_allocations(keys, deadline)).await;
             found.map(Arc::unwrap_or_clone)
         }
         .boxed()
     }
 
     async fn get_allocations(self, keys: Vec<String>, deadline: Duration) -> Result<Outcomes, CallError> {
-        match self.call(&Request::GetAllocations { keys }, deadline).await? {
+        match self.call(&Request::GetAllocations { keys, node: None }, deadline).await? {
             Answer::Allocations(outcomes) => Ok(outcomes),
             _ => Ok(Vec::new()),
         }

@@ -120,7 +120,7 @@ fn requests() -> Decoder {
             Request::AsOperator { proof: vouched, request: Box::new(Request::ListRoles) },
             Request::from(Action::RevokeToken { id: TokenId(7), by: allocation.owner.clone(), as_operator: false }),
             Request::TokenRecord { id: TokenId(7) },
-            Request::GetAllocations { keys: vec!["42".into(), allocation.id.to_string()] },
+            Request::GetAllocations { keys: vec!["42".into(), allocation.id.to_string()], node: Some("n1".into()) },
         ],
     )
 }

@@ -83,7 +83,10 @@ pub(super) async fn answer(
     let call = Call::of(&request);
     match (grant, call) {
         (Grant::Own, Call::GetAllocation) => own::allocation(caller, answer_in_full(core, caller, request, token).await),
-        (Grant::Own, Call::GetAllocations) => own::allocations(caller, answer_in_full(core, caller, request, token).await),
+        (Grant::Own, Call::GetAllocations) => {
+            let request = own::of_node(request, &caller.name);
+            own::allocations(caller, answer_in_full(core, caller, request, token).await)
+        }
         (Grant::Own, Call::ListServices | Call::LookupService) => {
             let tenants = own::tenants(core, caller, ask_leader).await?;
             answer_in_full(core, caller, own::narrowed(request, &tenants), token).await
@@ -424,9 +427,12 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
             drop(ledger);
             found.map(|found| Answer::Allocation(Box::new(Arc::unwrap_or_clone(found))))
         }
-        Request::GetAllocations { keys } => {
-            let found: Vec<_> = keys.iter().take(ALLOCATIONS_ASKED_MAX).map(|key| ledger.find(key).cloned()).collect();
+        Request::GetAllocations { keys, node } => {
+            let mut found: Vec<_> = keys.iter().take(ALLOCATIONS_ASKED_MAX).map(|key| ledger.find(key).cloned()).collect();
             drop(ledger);
+            if let Some(node) = node {
+                found = keys.iter().zip(found).map(|(key, found)| own::restricted(found, key, node)).collect();
+            }
             Ok(Answer::Allocations(bounded_outcomes(found, OUTCOMES_BYTES_MAX)))
         }
         Request::ListAllocations { uid, states, limit, before, filter } => {
@@ -535,7 +541,7 @@ fn bounded_outcomes(mut found: Vec<Result<Arc<Allocation>, Refusal>>, bytes_max:
     let fits = found.iter().enumerate().take_while(|(place, outcome)| {
         bytes += match outcome {
             Ok(allocation) => allocation_bytes(allocation),
-            // A refusal is shorter than its key and the candidates in it.
+            // A refusal is about as long as the key, with at most 8 candidates.
             Err(_) => 0,
         };
         *place == 0 || bytes <= bytes_max

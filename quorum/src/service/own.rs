@@ -46,6 +46,24 @@ pub(super) fn allocations(caller: &Caller, answer: Result<Answer, Refusal>) -> R
     }
 }
 
+/// Reads of several allocations, restricted to those of this node: the leader must not count the size
+/// of other records, because the length of the answer would reveal them.
+pub(super) fn of_node(request: Request, name: &str) -> Request {
+    match request {
+        Request::GetAllocations { keys, node: _ } => Request::GetAllocations { keys, node: Some(name.to_owned()) },
+        Request::Stale(inner) => Request::Stale(Box::new(of_node(*inner, name))),
+        other => other,
+    }
+}
+
+/// The outcome of a read restricted to this node: an allocation of other nodes is unknown.
+pub(super) fn restricted(found: Result<Arc<Allocation>, Refusal>, key: &str, node: &str) -> Result<Arc<Allocation>, Refusal> {
+    match found {
+        Ok(found) if !is_of_node(&found, node) => Err(Refusal::NoSuchAllocation { key: key.chars().take(64).collect(), forgotten: None }),
+        found => found,
+    }
+}
+
 /// The tenants whose work is on the node now.
 pub(super) async fn tenants(core: &Arc<Core>, caller: &Caller, ask_leader: AskLeader) -> Result<BTreeSet<String>, Refusal> {
     let node: NodeId = caller.name.parse().map_err(|_| permission::refused(Call::ListServices, caller))?;

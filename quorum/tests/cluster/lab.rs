@@ -182,8 +182,19 @@ pub fn size() -> Resources {
 }
 
 pub async fn submit(client: &QuorumClient, nodes: u32) -> AllocationId {
+    submit_spec(client, spec(nodes)).await
+}
+
+/// An allocation whose record has more than 50 KiB.
+pub async fn submit_large(client: &QuorumClient) -> AllocationId {
+    let mut large = spec(1);
+    large.env.insert("LARGE".to_owned(), "x".repeat(50 * 1024));
+    submit_spec(client, large).await
+}
+
+async fn submit_spec(client: &QuorumClient, spec: AllocationSpec) -> AllocationId {
     let id = AllocationId(Uuid::new_v4());
-    let request = Request::Submit { id, spec: Box::new(spec(nodes)), owner: owner(), claim: None, life: None, login_tenants: [].into() };
+    let request = Request::Submit { id, spec: Box::new(spec), owner: owner(), claim: None, life: None, login_tenants: [].into() };
     let answer = client.call(&request, PATIENCE).await.unwrap();
     assert!(matches!(answer, Answer::Done { .. }), "{answer:?}");
     id

@@ -2,7 +2,7 @@
 //! a stolen node certificate can read and write.
 
 use crate::auditing::find;
-use crate::lab::{Agent, Lab, PATIENCE, claim, lease, owner, spec, submit};
+use crate::lab::{Agent, Lab, PATIENCE, claim, lease, owner, spec, status, submit, submit_large};
 use hyper_util::rt::TokioIo;
 use lattice_api::operator::METHODS;
 use lattice_api::pack::pack;
@@ -28,8 +28,8 @@ use lattice_model::{
 use lattice_pki::identity::Role;
 use lattice_quorum::permission::{Call, Grant, Person, name_of_person, person};
 use lattice_quorum_client::wire::{
-    Answer, Change, DagFilter, EndedWorkPage, ListFilter, MembersChange, MembersOrder, Refusal, Request, VniPoolChange, WatchAllocations,
-    WatchMessage, WatchRequest,
+    ALLOCATIONS_ASKED_MAX, Answer, Change, DagFilter, EndedWorkPage, ListFilter, MembersChange, MembersOrder, Refusal, Request,
+    VniPoolChange, WatchAllocations, WatchMessage, WatchRequest,
 };
 use lattice_quorum_client::{CallError, QuorumClient};
 use rustls::pki_types::ServerName;
@@ -83,7 +83,7 @@ fn examples(call: Call, who: &str, of: AllocationId) -> Vec<Request> {
         },
         Call::CheckSubmission => Request::CheckSubmission { spec: Box::new(spec(1)), owner: owner(), login_tenants: [].into() },
         Call::GetAllocation => Request::GetAllocation { key: of.to_string() },
-        Call::GetAllocations => Request::GetAllocations { keys: vec![of.to_string()] },
+        Call::GetAllocations => Request::GetAllocations { keys: vec![of.to_string()], node: None },
         Call::ListAllocations => {
             Request::ListAllocations { uid: None, states: vec![], limit: 1, before: None, filter: ListFilter::default() }
         }
@@ -643,6 +643,59 @@ async fn refused(client: &QuorumClient, request: Request) {
     assert!(matches!(answer, Err(CallError::Refused(Refusal::Role { .. }))), "{request:?}: {answer:?}");
 }
 
+fn several(ids: &[AllocationId], node: Option<&str>) -> Request {
+    Request::GetAllocations { keys: ids.iter().map(|id| id.to_string()).collect(), node: node.map(str::to_owned) }
+}
+
+/// The outcomes of reads of several allocations, from the leader or from one member's own state.
+async fn ids_in_answer(client: &QuorumClient, request: &Request) -> Vec<Result<AllocationId, Refusal>> {
+    let answer = match client.call(request, PATIENCE).await.unwrap() {
+        Answer::Stale { answer, .. } => *answer,
+        answer => answer,
+    };
+    let Answer::Allocations(found) = answer else { panic!("{answer:?}") };
+    found.into_iter().map(|outcome| outcome.map(|found| found.id)).collect()
+}
+
+/// How many refusals because of a caller's role the member has counted.
+async fn refused_by_role(client: &QuorumClient) -> u64 {
+    let counts = status(client).await.refused;
+    counts.into_iter().find(|(cause, _)| cause == "certificates of another role").map_or(0, |(_, count)| count)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_length_of_an_answer_does_not_reveal_to_a_node_what_exists_elsewhere() {
+    let mut lab = Lab::new(1, |_| {});
+    let member = lab.start(1, true).await;
+    tokio::time::timeout(PATIENCE, member.ready()).await.unwrap();
+    let (api, node) = (lab.api(&[1]), lab.client(&[1], "n2", Role::Node));
+    let (_one, _two) = (Agent::register(&api, "n1").await, Agent::register(&node, "n2").await);
+    let token = lease(&api, "n1").await;
+    let (own, foreign) = (submit_large(&api).await, submit_large(&api).await);
+    claim(&api, own, token, &["n2"]).await.unwrap();
+    claim(&api, foreign, token, &["n1"]).await.unwrap();
+
+    let fit = ids_in_answer(&node, &several(&[own; ALLOCATIONS_ASKED_MAX], None)).await.len();
+    assert!((2..ALLOCATIONS_ASKED_MAX).contains(&fit), "{fit} records");
+    for other in [foreign, missing_allocation()] {
+        let mut ids = vec![own; fit - 1];
+        ids.extend([other, own]);
+        // The node in the certificate counts, whatever the request contains.
+        for named in [None, Some("n1")] {
+            let request = several(&ids, named);
+            for request in [request.clone(), Request::Stale(Box::new(request))] {
+                let found = ids_in_answer(&node, &request).await;
+                assert_eq!(found.len(), fit + 1, "{other}, in the name of {named:?}");
+                assert!(matches!(found[fit - 1..], [Err(Refusal::Role { .. }), Ok(last)] if last == own), "{:?}", &found[fit - 1..]);
+            }
+        }
+    }
+    // Another client that names a node gets less, and nothing more.
+    let restricted = ids_in_answer(&api, &several(&[foreign, own], Some("n2"))).await;
+    assert!(matches!(restricted[..], [Err(Refusal::NoSuchAllocation { .. }), Ok(found)] if found == own), "{restricted:?}");
+    member.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_nodes_certificate_sees_its_own_allocations_alone_and_records_only_what_happens_there() {
     let mut lab = Lab::new(1, |_| {});
@@ -692,21 +745,15 @@ async fn a_nodes_certificate_sees_its_own_allocations_alone_and_records_only_wha
         refused(&node, Request::GetAllocation { key: id.to_string()[..4].to_owned() }).await;
     }
     let unknown = AllocationId(Uuid::from_u128(1));
-    let several = Request::GetAllocations { keys: [foreign, own, unknown, own].map(|id| id.to_string()).to_vec() };
+    let several = several(&[foreign, own, unknown, own], None);
     for request in [several.clone(), Request::Stale(Box::new(several))] {
-        let found = match node.call(&request, PATIENCE).await {
-            Ok(Answer::Allocations(found)) => found,
-            Ok(Answer::Stale { answer, .. }) => match *answer {
-                Answer::Allocations(found) => found,
-                other => panic!("{other:?}"),
-            },
-            other => panic!("{other:?}"),
-        };
-        let ids: Vec<_> = found.iter().map(|outcome| outcome.as_ref().map(|found| found.id)).collect();
+        let counted = refused_by_role(&api).await;
+        let ids = ids_in_answer(&node, &request).await;
         assert!(
             matches!(ids[..], [Err(Refusal::Role { .. }), Ok(one), Err(Refusal::Role { .. }), Ok(other)] if one == own && other == own),
             "{ids:?}"
         );
+        assert_eq!(refused_by_role(&api).await, counted + 2, "{request:?}");
     }
     let mut one = node.watch(&WatchRequest { allocations: WatchAllocations::One(foreign), ..WatchRequest::nothing() }).await.unwrap();
     loop {

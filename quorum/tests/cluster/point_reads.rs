@@ -1,10 +1,9 @@
 //! Reads of single allocations that share requests.
 
-use crate::lab::{Lab, PATIENCE, owner, spec, submit};
+use crate::lab::{Lab, PATIENCE, submit, submit_large};
 use futures::future::join_all;
-use lattice_model::AllocationId;
 use lattice_quorum_client::CallError;
-use lattice_quorum_client::wire::{ALLOCATIONS_ASKED_MAX, Answer, Refusal, Request};
+use lattice_quorum_client::wire::{Answer, Refusal, Request};
 use uuid::Uuid;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -37,20 +36,19 @@ async fn an_answer_that_has_no_space_for_all_reads_loses_none() {
     let member = lab.start(1, true).await;
     tokio::time::timeout(PATIENCE, member.ready()).await.unwrap();
     let client = lab.api(&[1]);
-    let id = AllocationId(Uuid::new_v4());
-    let mut large = spec(1);
-    large.env.insert("LARGE".to_owned(), "x".repeat(50 * 1024));
-    let request = Request::Submit { id, spec: Box::new(large), owner: owner(), claim: None, life: None, login_tenants: [].into() };
-    client.call(&request, PATIENCE).await.unwrap();
-    let key = id.to_string();
-    let keys = vec![key.clone(); ALLOCATIONS_ASKED_MAX];
-    let answer = client.call(&Request::GetAllocations { keys }, PATIENCE).await;
+    let ids = join_all((0..120).map(|_| submit_large(&client))).await;
+    let keys: Vec<_> = ids.iter().map(|id| id.to_string()).collect();
+    let answer = client.call(&Request::GetAllocations { keys: keys.clone(), node: None }, PATIENCE).await;
     let Ok(Answer::Allocations(found)) = answer else { panic!("{answer:?}") };
-    assert!((1..ALLOCATIONS_ASKED_MAX).contains(&found.len()), "{} outcomes", found.len());
+    assert!((1..ids.len()).contains(&found.len()), "{} outcomes", found.len());
     // Some of them do not fit in the answer to their first request.
-    let reads = (0..2 * ALLOCATIONS_ASKED_MAX).map(|_| client.find_allocation(key.clone()));
-    for found in join_all(reads).await {
+    let found = join_all(keys.into_iter().map(|key| client.find_allocation(key))).await;
+    for (found, id) in found.into_iter().zip(ids) {
         assert_eq!(found.map(|found| found.id), Ok(id));
     }
+    // The client refuses a long key by itself, with the refusal of the quorum.
+    let long = "é".repeat(70);
+    let refusal = client.call(&Request::GetAllocation { key: long.clone() }, PATIENCE).await.unwrap_err();
+    assert_eq!(client.find_allocation(long).await, Err(refusal));
     member.stop().await;
 }

@@ -50,8 +50,9 @@ pub enum Request {
     GetAllocation { key: String },
     /// As many [`Self::GetAllocation`], at most [`ALLOCATIONS_ASKED_MAX`]: answered with
     /// [`super::Answer::Allocations`]. The outcomes are those of the first keys, one at least, and
-    /// fewer than asked for if the records are large.
-    GetAllocations { keys: Vec<String> },
+    /// fewer than asked for if the records are large. `node`: allocations of other nodes are unknown.
+    /// For the certificate of a node, the member that receives the request sets it to that node.
+    GetAllocations { keys: Vec<String>, node: Option<String> },
     /// Allocations, newest first, at most `limit` (and 1,000): of this user, if given; in these
     /// states, if any are given. `before`: only those after this position, which is that of the
     /// last allocation in the previous answer.
