@@ -304,9 +304,8 @@ fn verify(which: &Which) -> Result<()> {
     let config = read(&which.of.config)?;
     let line = TerminalLine::new();
     let store = which.store(&config)?.reporting(line.reporter());
-    let verified = runtime()?.block_on(recover::verify(&config, &store, which.backup.as_deref()));
-    line.clear();
-    print!("{}", verified?);
+    let verified = line.during("reading the backup", recover::verify(&config, &store, which.backup.as_deref()));
+    print!("{}", runtime()?.block_on(verified)?);
     Ok(())
 }
 
@@ -323,9 +322,8 @@ fn recover_or_restore(which: &Which, present: Present, yes: bool) -> Result<()> 
     let config = read(&which.of.config)?;
     let line = TerminalLine::new();
     let store = which.store(&config)?.reporting(line.reporter());
-    let prepared = runtime()?.block_on(recover::prepare(&config, &store, which.backup.as_deref(), present));
-    line.clear();
-    let prepared: Prepared = prepared?;
+    let prepared = line.during("reading the backup", recover::prepare(&config, &store, which.backup.as_deref(), present));
+    let prepared: Prepared = runtime()?.block_on(prepared)?;
     print!("{}", prepared.what_is_lost(&config));
     if !yes {
         bail!("nothing was changed: to accept this loss, run the command again with --yes");

@@ -2,7 +2,7 @@
 //! else is written.
 
 use lattice_model::duration::clock_text;
-use lattice_quorum::backup::progress::Reporter;
+use lattice_quorum::backup::progress::{ReadProgress, Reporter};
 use parking_lot::Mutex;
 use std::fmt::Display;
 use std::future::Future;
@@ -25,6 +25,8 @@ pub struct TerminalLine(Arc<Inner>);
 struct Inner {
     begun: Instant,
     is_wanted: bool,
+    /// The last report about the reading of a backup.
+    report: Mutex<Option<ReadProgress>>,
     /// When it was last drawn; `None`: nothing is there.
     drawn_at: Mutex<Option<Instant>>,
 }
@@ -33,11 +35,11 @@ impl TerminalLine {
     /// Begins the wait. If stderr is no terminal, nothing is ever shown.
     pub fn new() -> Self {
         let is_wanted = io::stderr().is_terminal() && std::env::var("TERM").is_ok_and(|term| !term.is_empty() && term != "dumb");
-        Self(Arc::new(Inner { begun: Instant::now(), is_wanted, drawn_at: Mutex::new(None) }))
+        Self(Arc::new(Inner { begun: Instant::now(), is_wanted, report: Mutex::new(None), drawn_at: Mutex::new(None) }))
     }
 
     /// Draws the line, at most once a second: the text, and how long the command has waited.
-    pub fn show(&self, text: &impl Display) {
+    fn show(&self, text: &impl Display) {
         let waited = self.0.begun.elapsed();
         if !self.0.is_wanted || waited < SHOWN_AFTER {
             return;
@@ -51,19 +53,23 @@ impl TerminalLine {
     }
 
     /// Removes the line.
-    pub fn clear(&self) {
+    fn clear(&self) {
         if self.0.drawn_at.lock().take().is_some() {
             let _gone = write!(io::stderr(), "{ERASE}");
         }
     }
 
-    /// Draws each report about the reading of a backup.
+    /// Takes the reports about the reading of a backup. It draws them too, because work that computes lets nothing else run.
     pub fn reporter(&self) -> Reporter {
         let line = self.clone();
-        Reporter::new(move |progress| line.show(&progress))
+        Reporter::new(move |progress| {
+            *line.0.report.lock() = Some(progress);
+            line.show(&progress);
+        })
     }
 
-    /// Waits for `work`, draws the line meanwhile, and removes it.
+    /// Waits for `work`, and removes the line at the end. Meanwhile draws it each second, also if no report comes: the last
+    /// report, or `text` before the first one.
     pub async fn during<T>(&self, text: &str, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         loop {
@@ -72,7 +78,13 @@ impl TerminalLine {
                     self.clear();
                     return done;
                 }
-                () = tokio::time::sleep(REDRAW_INTERVAL) => self.show(&text),
+                () = tokio::time::sleep(REDRAW_INTERVAL) => {
+                    let report = *self.0.report.lock();
+                    match report {
+                        Some(report) => self.show(&report),
+                        None => self.show(&text),
+                    }
+                }
             }
         }
     }

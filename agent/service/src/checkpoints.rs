@@ -18,7 +18,7 @@ use lattice_mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use lattice_model::checkpoint::DEADLINE_MS;
 use lattice_model::{Allocation, AllocationState, CheckpointId, with_causes};
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tonic::{Request, Status};
@@ -291,7 +291,7 @@ pub(super) async fn check(api: &Api, request: Request<v1::CheckpointKey>) -> Res
 /// Ends early if the caller has gone.
 async fn report_verification(store: &CheckpointStore, owner: &Owner, manifest: &Manifest, out: &mpsc::Sender<Verified>) {
     let (_, bytes) = manifest.size();
-    let bytes_read = AtomicU64::new(0);
+    let (bytes_read, waiting) = (AtomicU64::new(0), AtomicBool::new(true));
     let set_read = |now: u64| bytes_read.store(now.min(bytes), Ordering::Relaxed);
     let report = |done, damaged_files| v1::VerifyCheckpointProgress {
         id: manifest.id.to_string(),
@@ -299,9 +299,11 @@ async fn report_verification(store: &CheckpointStore, owner: &Owner, manifest: &
         bytes_read: bytes_read.load(Ordering::Relaxed),
         bytes,
         done,
+        waiting: waiting.load(Ordering::Relaxed),
     };
     let mut verification = pin!(async {
         let _one_of_few = VERIFIED_AT_ONCE.acquire().await.map_err(|closed| Status::internal(closed.to_string()))?;
+        waiting.store(false, Ordering::Relaxed);
         verify(store, owner, manifest, &set_read).await.map_err(|e| status(&e))
     });
     loop {

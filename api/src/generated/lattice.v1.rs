@@ -2788,6 +2788,9 @@ pub struct VerifyCheckpointProgress {
     /// the last message
     #[prost(bool, tag = "5")]
     pub done: bool,
+    /// nothing is read yet: few checkpoints are verified at once
+    #[prost(bool, tag = "6")]
+    pub waiting: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveCheckpointResponse {

@@ -233,8 +233,11 @@ async fn follow_verification(session: &Session, client: &Client, key: v1::Checkp
     Err(Failure::from(tonic::Status::unavailable("the agent closed the connection")))
 }
 
-/// Which part of the checkpoint's bytes was read.
+/// Which part of the checkpoint's bytes was read, or why nothing is.
 fn read_text(report: &v1::VerifyCheckpointProgress) -> String {
+    if report.waiting {
+        return "waiting until other checkpoints are verified".to_owned();
+    }
     let percent = u128::from(report.bytes_read.min(report.bytes)) * 100 / u128::from(report.bytes.max(1));
     format!("{READING}: {percent} % of {}", bytes_text(report.bytes))
 }
@@ -301,6 +304,8 @@ mod tests {
         assert_eq!(read_text(&report(0, 4 << 30)), "reading the files of the checkpoint: 0 % of 4.0 GiB");
         assert_eq!(read_text(&report(3 << 30, 4 << 30)), "reading the files of the checkpoint: 75 % of 4.0 GiB");
         assert!(read_text(&report(0, 0)).contains(": 0 % of "));
+        let waiting = v1::VerifyCheckpointProgress { waiting: true, ..report(0, 4 << 30) };
+        assert_eq!(read_text(&waiting), "waiting until other checkpoints are verified");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::topology::configured;
 use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 static CHOICES: Group = Group { theme: "node_choices", name: "node-choices", nodes: 4, quorum: 1, tweak: |o| o.simulated_gpus = 4 };
@@ -171,6 +172,13 @@ fn for_each_gpu(world: &World) {
     let srun = world.lattice.clone().with_program(&dir.join("srun"));
     let done = srun.run(&["-N", "1", "-G", "1", "--ntasks-per-gpu=2", "/bin/sh", "-c", OF_GPUS], JOB).unwrap();
     assert_eq!((done.code(), done.out().as_str()), (0, "unset 2\nunset 2\n"), "{}", done.err());
+    assert!(done.err().contains("--ntasks-per-gpu=2: each rank sees all GPUs of the job on its node"), "{}", done.err());
+    // Each rank has a GPU of its own.
+    let gpu = "echo $LATTICE_SIMULATED_VISIBLE_DEVICES";
+    let done = srun.run(&["-N", "1", "-G", "2", "--ntasks-per-gpu=1", "/bin/sh", "-c", gpu], JOB).unwrap();
+    let out = done.out();
+    let seen: BTreeSet<&str> = out.lines().collect();
+    assert!(done.code() == 0 && seen.len() == 2 && !out.contains(','), "{out}{}", done.err());
 }
 
 fn of_each_gpu(world: &World) {

@@ -122,13 +122,15 @@ fn of_amounts(share: &DesiredShare, nodes: u32) -> Vec<(&'static str, String)> {
         GpuBind::Closest => "closest".to_owned(),
         GpuBind::None => "none".to_owned(),
     });
+    // A request by gRPC may have them without GPUs.
+    let of_each_gpu = |count: u32| positive(count).filter(|_| gpus > 0);
     let amounts = [
         (memory_variable, Some(memory).filter(|memory| *memory > 0).map(|memory| memory.to_string())),
         ("SLURM_GPUS", positive(gpus.saturating_mul(nodes))),
         ("SLURM_GPUS_PER_NODE", positive(gpus)),
         ("SLURM_GPUS_PER_TASK", positive(spec.binding.gpus_per_task)),
-        ("SLURM_CPUS_PER_GPU", positive(spec.cpus_per_gpu)),
-        ("SLURM_NTASKS_PER_GPU", positive(spec.ntasks_per_gpu)),
+        ("SLURM_CPUS_PER_GPU", of_each_gpu(spec.cpus_per_gpu)),
+        ("SLURM_NTASKS_PER_GPU", of_each_gpu(spec.ntasks_per_gpu)),
         ("SLURM_GPU_BIND", gpu_bind),
     ];
     amounts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
@@ -341,6 +343,12 @@ mod tests {
             (share.spec.cpus_per_gpu, share.spec.ntasks_per_gpu) = (cpus_per_gpu, ntasks_per_gpu);
             let env = of_job(&share, &settings());
             assert_eq!(names.map(|name| value(&env, name)), want.map(|text| text.map(str::to_owned)));
+        }
+        (share.spec.cpus_per_gpu, share.spec.ntasks_per_gpu) = (8, 2);
+        for without in [Some(Resources { cores: 16, memory_bytes: 0, gpus: 0 }), None] {
+            share.spec.share = without;
+            let env = of_job(&share, &settings());
+            assert_eq!(names.map(|name| value(&env, name)), [None, None], "{without:?}");
         }
     }
 

@@ -53,7 +53,7 @@ pub struct AuditFilterArgs {
     /// About this node
     #[arg(long, value_name = "NODE")]
     pub node: Option<String>,
-    /// Requested with the token that has this id, as `lattice admin token list` shows it
+    /// Requested with the token that has this id, as `lattice admin token list` shows it; refused calls have it only in the detail
     #[arg(long, value_name = "ID")]
     pub token: Option<TokenId>,
     /// Of these types, separated by commas, such as AllocationEnded or attach-started

@@ -7,6 +7,7 @@ use super::value_error::ValueError;
 use crate::UsageError;
 use crate::memory;
 use crate::shape::complete_shape;
+use lattice_model::count::counted;
 use lattice_model::hostlist;
 
 /// Options of `lattice submit` that ask for a share of each node.
@@ -50,6 +51,7 @@ pub(super) fn complete(command: Command, all: &[Given], job: &mut Job) -> Result
     }
     let mut added = Vec::new();
     let for_each_gpu = ranks_of_gpus(command, all, job, &mut added)?;
+    gpu_of_each_rank(all, job, &mut added);
     if find(all, "ntasks-per-core").is_some() && find(all, "cpus-per-task").is_none() {
         added.push("--cpus-per-task=1".to_owned());
     }
@@ -158,23 +160,41 @@ fn ranks_of_gpus(command: Command, all: &[Given], job: &Job, added: &mut Vec<Str
     let remedy = "write it with --gpus-per-node or --gpus, or use -n and --gpus-per-task";
     let not_alone = || refusal(given, &ValueError::not_honoured(given.value.as_deref().unwrap_or_default(), remedy));
     let ranks = number(given.value.as_deref()).ok_or_else(not_alone)?;
-    let word = match (number(job.value_of("--gpus")), number(job.value_of("--gpus-total"))) {
-        (Some(gpus), _) => format!("--tasks-per-node={}", ranks.saturating_mul(gpus)),
-        (None, Some(gpus)) => format!("--ntasks={}", ranks.saturating_mul(gpus)),
+    let (ours, theirs, gpus) = match (number(job.value_of("--gpus")), number(job.value_of("--gpus-total"))) {
+        (Some(gpus), _) => ("--tasks-per-node", "ntasks-per-node", gpus),
+        (None, Some(gpus)) => ("--ntasks", "ntasks", gpus),
         (None, None) => return Err(not_alone()),
     };
-    let ours = format!("--tasks-per-gpu={ranks}");
+    let for_each_gpu = format!("--tasks-per-gpu={ranks}");
     // A whole node may have more GPUs than were asked for.
-    if job.has_plain("--exclusive") || job.own.exclusive {
-        added.push(word);
+    let is_whole = job.has_plain("--exclusive") || job.own.exclusive;
+    if !is_whole && command != Command::Srun {
+        added.push(for_each_gpu);
         return Ok(None);
     }
-    if command == Command::Srun {
-        added.push(word);
-        return Ok(Some(ours));
+    let wanted = ranks.saturating_mul(gpus);
+    let typed = find(all, theirs).and_then(|other| Some((other, number(other.value.as_deref())?)));
+    if let Some((other, count)) = typed.filter(|(_, count)| *count != wanted) {
+        let (gpus, wanted) = (counted(gpus, "GPU"), counted(wanted, "rank"));
+        let why = format!("{}: on {gpus} that is {wanted}, and {} asks for {count}", given.shown(), other.shown());
+        return Err(UsageError::new(why).with_hint("leave one of them out"));
     }
-    added.push(ours);
-    Ok(None)
+    added.push(format!("{ours}={wanted}"));
+    Ok((!is_whole).then_some(for_each_gpu))
+}
+
+/// Slurm's `--ntasks-per-gpu` also gives each rank one GPU, unless another option says which GPUs it has.
+fn gpu_of_each_rank(all: &[Given], job: &mut Job, added: &mut Vec<String>) {
+    let Some(given) = find(all, "ntasks-per-gpu") else { return };
+    if ["--gpu-bind", "--gpus-per-task"].iter().any(|ours| job.value_of(ours).is_some()) {
+        return;
+    }
+    if number(given.value.as_deref()) == Some(1) {
+        added.push("--gpus-per-task=1".to_owned());
+        return;
+    }
+    let seen = "each rank sees all GPUs of the job on its node, not one as in Slurm: choose one by SLURM_LOCALID";
+    job.notes.push(format!("{}: {seen}", given.shown()));
 }
 
 /// `--ntasks-per-socket` with a number of ranks alone: the number of nodes follows from that of the sockets of each.

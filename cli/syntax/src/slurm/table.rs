@@ -163,7 +163,8 @@ pub const OPTIONS: &[SlurmOption] = &[
     valued(ALL, 'n', "ntasks", "8", Rule::Word("--ntasks"))
         .with("without -N and --ntasks-per-node: on the fewest nodes that have the cores free"),
     valued(ALL, NONE, "ntasks-per-core", "1", Rule::By(amounts::ranks_of_core)).with("only 1"),
-    valued(ALL, NONE, "ntasks-per-gpu", "2", Rule::By(amounts::ranks_of_gpu)).with("with --gpus-per-node, --gres or --gpus"),
+    valued(ALL, NONE, "ntasks-per-gpu", "2", Rule::By(amounts::ranks_of_gpu))
+        .with("with --gpus-per-node, --gres or --gpus; with 1, each rank sees one GPU, else all of the job on its node"),
     valued(ALL, NONE, "ntasks-per-node", "4", Rule::Word("--tasks-per-node")),
     valued(ALL, NONE, "ntasks-per-socket", "2", Rule::By(amounts::ranks_of_socket)).with(
         "with -N, --ntasks-per-node or --sockets-per-node, on whole nodes: nodes with enough sockets, to which ranks are bound; \

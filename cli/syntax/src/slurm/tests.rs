@@ -145,6 +145,7 @@ fn shares_have_the_cores_of_their_ranks() {
     assert_eq!(ours("--gpus-per-node=4 --ntasks-per-gpu=2"), "--gpus=4 --tasks-per-gpu=2 --cores=8");
     assert_eq!(ours("-G 4 -N 2 --ntasks-per-gpu=2 -c 2"), "--gpus-total=4 --nodes=2 --cpus-per-task=2 --tasks-per-gpu=2 --cores=8");
     assert_eq!(ours("-G 4 --cpus-per-gpu=8 --ntasks-per-gpu=2"), "--gpus-total=4 --cpus-per-gpu=8 --tasks-per-gpu=2");
+    assert_eq!(ours("-G 4 --ntasks-per-gpu=1"), "--gpus-total=4 --tasks-per-gpu=1 --gpus-per-task=1 --cores=4", "one GPU for each rank");
     assert_eq!(ours("-G 8 --gpus-per-node=4 -n 8"), "--gpus-total=8 --gpus=4 --ntasks=8 --cores=4", "on two nodes");
     assert_eq!(
         ours("-G 8 -N 2 --gpus-per-task=1 -c 4"),
@@ -202,6 +203,39 @@ fn shares_have_the_cores_of_their_ranks() {
     assert_eq!((step.words, step.of_job), (words("--ntasks=4 --gpus-per-task=1"), words("--shared --spread")));
     let step = translated(Command::Srun, "--gpus-per-node=4 --ntasks-per-gpu=2").unwrap();
     assert_eq!((step.words, step.of_job), (words("--gpus=4 --tasks-per-node=8"), words("--cores=8 --tasks-per-gpu=2")));
+    let step = translated(Command::Srun, "--gpus-per-node=4 --ntasks-per-gpu=1").unwrap();
+    let of_step = words("--gpus=4 --tasks-per-node=4 --gpus-per-task=1");
+    assert_eq!((step.words, step.of_job), (of_step, words("--cores=4 --tasks-per-gpu=1")));
+}
+
+#[test]
+fn ranks_of_each_gpu_that_see_all_of_them_are_pointed_out() {
+    let seen = "each rank sees all GPUs of the job on its node, not one as in Slurm: choose one by SLURM_LOCALID";
+    for command in Command::ALL {
+        for (args, notes) in [
+            ("-G 4 --ntasks-per-gpu=2", vec![format!("--ntasks-per-gpu=2: {seen}")]),
+            ("-G 4 --ntasks-per-gpu=1", vec![]),
+            ("-G 4 --ntasks-per-gpu=2 --gpu-bind=none", vec![]),
+        ] {
+            assert_eq!(translated(command, args).unwrap().notes, notes, "{} {args}", command.name());
+        }
+    }
+}
+
+#[test]
+fn a_number_that_contradicts_the_ranks_of_each_gpu_is_refused() {
+    for (command, args, what) in [
+        (Command::Srun, "-n 3 -G 4 --ntasks-per-gpu=2", "--ntasks-per-gpu=2: on 4 GPUs that is 8 ranks, and -n asks for 3"),
+        (
+            Command::Sbatch,
+            "--exclusive --gpus-per-node=1 --ntasks-per-gpu=1 --ntasks-per-node=3",
+            "--ntasks-per-gpu=1: on 1 GPU that is 1 rank, and --ntasks-per-node=3 asks for 3",
+        ),
+    ] {
+        let refused = translated(command, args).unwrap_err();
+        assert_eq!((refused.what.as_str(), refused.hint.as_deref()), (what, Some("leave one of them out")));
+    }
+    assert!(translated(Command::Srun, "-n 8 -G 4 --ntasks-per-gpu=2").is_ok(), "the same number");
 }
 
 #[test]

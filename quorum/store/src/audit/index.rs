@@ -18,6 +18,7 @@
 use super::reading::{Extent, Scan};
 use lattice_api::pack;
 use lattice_model::{AuditAction, AuditFilter, AuditRecord, Timestamp};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
@@ -268,21 +269,30 @@ struct List {
     fences: Vec<u64>,
 }
 
+/// One index at a time is created again: several would read the same segment, and write the same file.
+static CREATING: Mutex<()> = Mutex::new(());
+
 /// The candidates in a sealed segment whose last record has the hash `last`.
 pub fn search(segment: &Extent, last: &str, filter: &AuditFilter) -> io::Result<Candidates> {
-    match search_file(&segment.path, last, filter) {
-        Ok(candidates) => Ok(candidates),
-        Err(error) => {
-            if error.kind() != io::ErrorKind::NotFound {
-                tracing::warn!(segment = %segment.path.display(), %error, "an index cannot be used and is made again");
-            }
-            let postings = Postings::of(segment)?;
-            if let Err(error) = postings.write(&segment.path, last) {
-                tracing::warn!(segment = %segment.path.display(), %error, "its index cannot be written: each search reads the segment");
-            }
-            Ok(postings.search(filter))
-        }
+    if let Ok(candidates) = search_file(&segment.path, last, filter) {
+        return Ok(candidates);
     }
+    let _one_at_a_time = CREATING.lock();
+    // Another search may have created it meanwhile.
+    let error = match search_file(&segment.path, last, filter) {
+        Ok(candidates) => return Ok(candidates),
+        Err(error) => error,
+    };
+    match error.kind() {
+        io::ErrorKind::NotFound => {}
+        io::ErrorKind::Unsupported => tracing::info!(segment = %segment.path.display(), %error, "an index is made again"),
+        _ => tracing::warn!(segment = %segment.path.display(), %error, "an index cannot be used and is made again"),
+    }
+    let postings = Postings::of(segment)?;
+    if let Err(error) = postings.write(&segment.path, last) {
+        tracing::warn!(segment = %segment.path.display(), %error, "its index cannot be written: each search reads the segment");
+    }
+    Ok(postings.search(filter))
 }
 
 fn search_file(segment: &Path, last: &str, filter: &AuditFilter) -> io::Result<Candidates> {
@@ -301,11 +311,14 @@ fn search_file(segment: &Path, last: &str, filter: &AuditFilter) -> io::Result<C
         return Err(damaged());
     }
     let header: Header = pack::from_bytes(&bytes).map_err(io::Error::other)?;
-    if header.last != last || header.lists.len() != ALL.len() {
+    if header.last != last {
         return Err(io::Error::other("it is of other records"));
     }
     if !header.times.may_have(filter) {
         return Ok(Candidates::At(Vec::new()));
+    }
+    if header.lists.len() != ALL.len() {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "another version made it"));
     }
     let blocks = (PREFIX + length) as u64;
     common(filter, |by, range| header.lists[by as usize].find(&file, blocks, range))

@@ -2,7 +2,10 @@
 //! again, and without one.
 
 use super::{AuditChain, SEGMENT_RECORDS, Step, index};
+use lattice_api::pack;
 use lattice_model::{AllocationId, AuditAction, AuditFilter, AuditRecord, Revision, Timestamp};
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
@@ -133,10 +136,55 @@ fn a_search_finds_what_reading_everything_finds() {
     remake(Some(&spoiled(40)), "a damaged header");
     let block = first_block_of(&whole, &one, &chain);
     remake(Some(&spoiled(block)), "a damaged block");
+    let shorter = without_last_list(&whole);
+    remake(Some(&shorter), "another version, which had a list less");
+    // It is not read for records that are of another time.
+    std::fs::write(&sealed, &shorter).unwrap();
+    let later = AuditFilter { since: Some(Timestamp(u64::MAX)), ..AuditFilter::default() };
+    assert!(found(&chain, &later, 0, SEGMENT_RECORDS).is_empty());
+    assert!(std::fs::read(&sealed).unwrap() == shorter, "no record was read");
     // The index of other records, which a member that was restored may have.
     let other = Scratch::new("other");
     foreign(&other.0, &sealed);
     assert!(found(&chain, &one, 0, SEGMENT_RECORDS + 2000) == want, "of other records");
+    assert!(std::fs::read(&sealed).unwrap() == whole);
+}
+
+/// An index as a version with one kind of key less made it.
+fn without_last_list(whole: &[u8]) -> Vec<u8> {
+    let (sizes, header) = (16, 24);
+    let length = u32::from_le_bytes(whole[sizes..sizes + 4].try_into().unwrap()) as usize;
+    let (header, blocks) = whole[header..].split_at(length);
+    let mut header: serde_json::Value = pack::from_bytes(header).unwrap();
+    header["lists"].as_array_mut().unwrap().pop().unwrap();
+    let header = pack::to_bytes(&header).unwrap();
+    let (length, crc) = (u32::try_from(header.len()).unwrap(), crc32fast::hash(&header));
+    let parts: [&[u8]; 5] = [&whole[..sizes], &length.to_le_bytes(), &crc.to_le_bytes(), &header, blocks];
+    parts.concat()
+}
+
+#[test]
+fn searches_at_the_same_time_create_an_index_once() {
+    let scratch = Scratch::new("once");
+    let records = records(SEGMENT_RECORDS);
+    let mut chain = AuditChain::open(&scratch.0).unwrap();
+    chain.append(&records).unwrap();
+    checkpoint(&mut chain);
+    let sealed = index::path_of(&chain.sealed()[0].path);
+    let whole = std::fs::read(&sealed).unwrap();
+    std::fs::remove_file(&sealed).unwrap();
+    let one = AuditFilter { allocation: Some(id(5).into()), ..AuditFilter::default() };
+    let want = records.iter().filter(|r| one.matches(r)).count();
+    // Each creation makes a file of its own.
+    let files: BTreeSet<u64> = std::thread::scope(|scope| {
+        let search = || {
+            assert_eq!(found(&chain, &one, 0, SEGMENT_RECORDS).len(), want);
+            std::fs::metadata(&sealed).unwrap().ino()
+        };
+        let searches: Vec<_> = (0..8).map(|_| scope.spawn(search)).collect();
+        searches.into_iter().map(|search| search.join().unwrap()).collect()
+    });
+    assert_eq!(files.len(), 1);
     assert!(std::fs::read(&sealed).unwrap() == whole);
 }
 
