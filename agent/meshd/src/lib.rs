@@ -46,7 +46,7 @@ use lattice_mesh::{Incoming, frame};
 use lattice_model::binding::BindingRequest;
 use lattice_model::input::NoSuchStdin;
 use lattice_model::layout::{LayoutError, RankRun, ShapeRequest, TASKS_PER_NODE_MAX, lay_out, list_out};
-use lattice_model::{AllocationId, DesiredShare, Distribution, Epoch, LaunchId, LaunchSpec, NodeId, Stdin};
+use lattice_model::{AllocationId, DesiredShare, Distribution, Entrypoint, Epoch, LaunchId, LaunchSpec, NodeId, Stdin};
 use lattice_node::{LaunchEnd, RankEnd};
 use lattice_observe::measuring::{self, devices};
 use lattice_output::logs::{self, Wanted};
@@ -203,6 +203,12 @@ fn at(segment: u32, offset: u64) -> Position {
     Position { segment, offset }
 }
 
+/// Whether the output of this launch goes to the files of `--output` and `--error`: that of the script, the command or the
+/// tasks does, and that of steps does not.
+fn is_of_files(share: &DesiredShare, launch: u32) -> bool {
+    share.lane.is_some() || launch == u32::from(matches!(share.spec.entrypoint, Entrypoint::Command { .. }))
+}
+
 /// Begins to read this node's output of an allocation. The caller has checked the reader's
 /// permission.
 pub fn read_output(context: &Shared, allocation: AllocationId, epoch: Epoch, open: &LogsOpen) -> mpsc::Receiver<LogItem> {
@@ -226,7 +232,8 @@ pub fn read_output(context: &Shared, allocation: AllocationId, epoch: Epoch, ope
     };
     let running = context.work.allocations.of_epoch(allocation, epoch);
     // Before the output, which may be long. The queue is empty, so it has space.
-    if let Some(why) = running.as_ref().and_then(|running| running.detail.borrow().files_late.clone()) {
+    let has_files = |running: &&AllocationHandle| is_of_files(&running.share, open.launch);
+    if let Some(why) = running.as_ref().filter(has_files).and_then(|running| running.detail.borrow().files_late.clone()) {
         let _ = out.try_send(LogItem::Notice(why));
     }
     let follow = running.filter(|_| open.follow).map(|running| (running.activity, context.growth.clone()));

@@ -493,11 +493,13 @@ async fn output_begins_with_a_notice_while_it_waits_for_its_files() {
     let agent = Agent::new();
     let held = agent.holds(1, |_| {});
     std::fs::create_dir_all(held.handle.dir().logs()).unwrap();
-    for late in [Some("4 bytes wait".to_owned()), None] {
-        held.senders.detail.send_modify(|detail| detail.files_late = late.clone());
-        let mut items = read_output(&agent.context, id(1), Epoch(2), &logs_open(OWNER, 1, 2));
-        if let Some(why) = late {
-            assert_eq!(items.recv().await, Some(LogItem::Notice(why)));
+    for (late, launch) in [(true, 1), (false, 1), (true, 2)] {
+        let why = || "4 bytes wait".to_owned();
+        held.senders.detail.send_modify(|detail| detail.files_late = late.then(why));
+        let mut items = read_output(&agent.context, id(1), Epoch(2), &LogsOpen { launch, ..logs_open(OWNER, 1, 2) });
+        // The output of a step, here launch 2, goes to no such file.
+        if late && launch == 1 {
+            assert_eq!(items.recv().await, Some(LogItem::Notice(why())));
         }
         assert_eq!(items.recv().await, Some(LogItem::End));
     }

@@ -203,6 +203,14 @@ impl SubmitFlags {
         // If the two disagree whether nodes are whole or shared, `self` decides.
         let of_under = under.exclusive.filter(|under| *under == Exclusive::User || self.first_share_option().is_none());
         let exclusive = self.exclusive.or(of_under);
+        // `#SBATCH --ntasks-per-gpu=1` means `--gpus-per-task=1` too, which ends with it.
+        let has_other_ranks = self.exclusive == Some(Exclusive::Nodes)
+            || self.ranks.is_some()
+            || self.tasks_per_node.is_some()
+            || self.amounts.tasks_per_gpu.is_some_and(|ranks| ranks != 1);
+        if has_other_ranks && under.amounts.tasks_per_gpu == Some(1) {
+            under.binding.gpus_per_task = None;
+        }
         if self.exclusive == Some(Exclusive::Nodes) {
             (under.cores, under.mem, under.memory_gb, under.gpus) = (None, None, None, None);
             under.amounts = AmountFlags::default();

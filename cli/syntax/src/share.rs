@@ -278,6 +278,12 @@ mod tests {
         assert_eq!(ranks("-n 4", "-G 4 --tasks-per-gpu=2"), (Some(4), None, None));
         assert_eq!(ranks("--tasks-per-gpu=2", "-n 4 --tasks-per-node=4 -G 4"), (None, None, Some(2)));
         assert_eq!(ranks("-G 2", "-G 4 --tasks-per-gpu=2"), (None, None, Some(2)), "of the GPUs that there are now");
+        for (over, gpus) in
+            [("--exclusive", None), ("-n 8", None), ("--tasks-per-gpu=2", None), ("--tasks-per-gpu=1", Some(1)), ("-N 2", Some(1))]
+        {
+            let merged = flags(over).merge_over(flags("-G 4 --tasks-per-gpu=1 --gpus-per-task=1"));
+            assert_eq!(merged.binding.gpus_per_task, gpus, "{over}");
+        }
         let merged = flags("--mem=0").merge_over(flags("--mem-per-gpu=2G -x n1"));
         assert_eq!((merged.mem, merged.amounts.first_given(), merged.exclude.as_deref()), (Some(0), None, Some("n1")));
         assert_eq!(flags("--mem=0").first_allocation_option(), Some("--mem"));

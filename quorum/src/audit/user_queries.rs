@@ -28,7 +28,7 @@ impl UserQueries {
         Arc::clone(&self.0).try_acquire_owned().map_err(|_| {
             let ms = STEP.as_millis();
             Refusal::Unavailable {
-                why: format!("{QUERIES_MAX} queries of users read the audit log now, each for up to {ms} ms: try again"),
+                why: format!("{QUERIES_MAX} queries of users read the audit log now, each for {ms} ms or longer: try again"),
             }
         })
     }
@@ -43,7 +43,7 @@ mod tests {
         let queries = UserQueries::default();
         let (first, _second) = (queries.begin().unwrap(), queries.begin().unwrap());
         let Err(Refusal::Unavailable { why }) = queries.begin() else { panic!("a third query was begun") };
-        assert_eq!(why, "2 queries of users read the audit log now, each for up to 800 ms: try again");
+        assert_eq!(why, "2 queries of users read the audit log now, each for 800 ms or longer: try again");
         drop(first);
         let _third = queries.begin().unwrap();
         assert!(queries.begin().is_err());

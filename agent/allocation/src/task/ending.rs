@@ -171,6 +171,7 @@ impl AllocationTask {
         failpoint::pass(Point::ShimGone);
         let (context, allocation) = (Arc::clone(&self.context), self.share.allocation);
         self.retry_until_done(move || undo::kill_scope(&context, allocation)).await;
+        self.forget_late_files();
         let used = {
             let context = Arc::clone(&self.context);
             tokio::task::spawn_blocking(move || final_usage(&context, allocation)).await.ok().flatten()

@@ -87,8 +87,10 @@ fn notes(flags: &SubmitFlags, own: &OwnOptions) -> Vec<String> {
     if own.exclusive {
         notes.push("--exclusive: the steps of a job share its cores here, so this one begins at once".to_owned());
     }
-    if flags.gpus.is_some() || flags.amounts.gpus_total.is_some() {
-        notes.push("the GPUs of a step: it may use all of its job's; --gpus-per-task gives each rank its own".to_owned());
+    if (flags.gpus.is_some() || flags.amounts.gpus_total.is_some()) && flags.binding.gpus_per_task.is_none() {
+        notes.push(
+            "the GPUs of a step: its ranks see those that the job's options give them; --gpus-per-task gives each its own".to_owned(),
+        );
     }
     // 0 is all memory, which a step may use here.
     if flags.mem.is_some_and(|bytes| bytes > 0) || flags.memory_gb.is_some() || flags.amounts.has_memory() {
