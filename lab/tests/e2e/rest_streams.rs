@@ -262,7 +262,13 @@ fn launches(w: &World) {
     let id = submit_as_daemon(w, &["--nodes", "2", "--", "/bin/sleep", "600"]);
     w.running(&id);
     let path = format!("/api/v1/allocations/{id}/tasks");
-    let body = json!({"argv": ["/bin/sh", "-c", "echo rank $LATTICE_RANK; exit $LATTICE_RANK"], "ranks": 2, "exits": true}).to_string();
+    // The failure of one rank ends the other, which has to write its line before.
+    let written = w.dir.join(format!("home-{DAEMON}/rank-0-has-written"));
+    let written = written.display();
+    let program = format!(
+        "echo rank $LATTICE_RANK; [ $LATTICE_RANK = 0 ] && touch {written} && exit 0; while [ ! -e {written} ]; do sleep 0.05; done; exit 1"
+    );
+    let body = json!({"argv": ["/bin/sh", "-c", program], "ranks": 2, "exits": true}).to_string();
     let key = "Idempotency-Key:1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88";
     let ask = |more: &[&str]| client.lines(&[&["events", "POST", &path, "-d", &body, "-H", key], more].concat());
     let events = ask(&[]);
