@@ -382,7 +382,7 @@ fn node_gone(w: &World) {
     w.wait_log(&id, "kept by n2");
     let dir = alloc_dir(w, "n2", &id);
     // A short stream is stored as a list that begins with launch, rank and stderr.
-    let flushed = |t: &str| t.contains("\"end\":") || (0..2).any(|rank| t.contains(&format!("[0,{rank},false,")));
+    let flushed = |t: &str| t.contains("\"end\":") || (0..2).any(|rank| t.contains(&format!("[1,{rank},false,")));
     w.wait("it to be flushed", || std::fs::read_to_string(dir.join("spool.json")).is_ok_and(|t| flushed(&t)));
     // The index goes into the store after the one on the node.
     let is_stored = || objects(&w.dir.join("objects")).iter().any(|k| k.contains(&id) && k.ends_with("n2.json"));
