@@ -13,8 +13,8 @@
 //! that the leader has read back from the archive (`confirmation`) are deleted on each member
 //! (`audit_pruning`).
 //!
-//! A request may take longer than the timeout of a call: each step does what fits into [`STEP`] and
-//! returns where it stopped.
+//! A request may take longer than the timeout of a call: each step does what fits into [`STEP`], but
+//! reads one further record at least, and returns where it stopped.
 
 pub(crate) mod confirmation;
 pub mod duty;

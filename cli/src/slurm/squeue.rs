@@ -68,7 +68,7 @@ async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
         surroundings.with(|context| jobs.retain(|job| qos.is_empty() || qos.iter().any(|one| one == job.qos(context))));
         write(&args, &layout, &keys, &mut jobs, &surroundings)?;
         let Some(seconds) = args.iterate else {
-            // The process ends now, and takes the memory of thousands of jobs faster than one text after the other.
+            // The process ends now: the kernel frees the memory of thousands of jobs faster than their destructors.
             std::mem::forget(jobs);
             return Ok(0);
         };

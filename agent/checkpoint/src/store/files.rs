@@ -189,7 +189,7 @@ impl CheckpointStore {
     }
 }
 
-/// The bytes of a file of `size` that the part `done` of `total` stands for.
+/// How many bytes of a file of `size` bytes were read, if `done` of the `total` bytes of its object were.
 fn part_of(size: u64, done: u64, total: u64) -> u64 {
     let part = u128::from(size) * u128::from(done.min(total)) / u128::from(total.max(1));
     u64::try_from(part).unwrap_or(size)
